@@ -49,24 +49,22 @@ class Comparison:
         interval. What there is not, such as the standard deviation of one seed, is None.
         """
         from fedskew.report.differences import differences
-        from fedskew.report.inference import summarize_seeds
 
-        results = self.document.results
-        metric = results.experiment.metric
-        difference_of = {difference.row: difference for difference in differences(results, "")}
+        column = self.document.results.column("")
+        difference_of = {difference.row.row: difference for difference in differences(column)}
         rows = []
-        for row in results.experiment.rows:
+        for row in column.rows:
             cells: dict[str, Any] = dict.fromkeys(COLUMNS)
-            cells |= {"method": row.label, "metric": metric, "seeds": 0}
-            summary = summarize_seeds(results.of(row.label, ""), "last", metric)
-            if summary is not None:
-                cells |= {"seeds": summary.n, "mean": summary.mean, "sd": summary.sd}
-            difference = difference_of.get(row.label)
+            cells |= {"method": row.row, "metric": column.metric, "seeds": 0}
+            found = row.estimate
+            if found is not None:
+                cells |= {"seeds": found.n, "mean": found.mean, "sd": found.sd}
+            difference = difference_of.get(row.row)
             if difference is not None:
-                cells["low"], cells["high"] = difference.ends
+                cells["low"], cells["high"] = difference.found.ends
                 cells |= {
                     "compared-with": difference.than,
-                    "difference": difference.estimate,
+                    "difference": difference.found.mean,
                     "distinguishable": difference.distinguishable,
                 }
             rows.append(cells)

@@ -29,9 +29,9 @@ from fedskew.diagnosis.table import read_counts
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import plan, runs
 from fedskew.formatting import plural
-from fedskew.report.differences import compare_rows
-from fedskew.report.inference import Comparison, summarize_seeds
+from fedskew.report.inference import Estimate
 from fedskew.report.results import ExperimentResults, gather
+from fedskew.report.strata import compare_rows
 from fedskew.report.unfit_rows import CHANCE_REMEDY, chance_words
 from fedskew.scheduling import Resources
 from fedskew.sweep import run_all
@@ -229,11 +229,12 @@ class Selection:
         seeds = len(results.experiment.seeds)
         means = {}
         for row in results.experiment.rows:
-            summary = summarize_seeds(results.of(row.label, ""), "last", self.metric)
-            if summary is not None and summary.n == seeds:
-                means[row.label] = summary.mean
+            of_row = results.of(row.label, "", self.metric, "last")
+            found = of_row.estimate
+            if found is not None and found.n == seeds:
+                means[row.label] = found.mean
             else:
-                diverged = ", ".join(map(str, results.diverged(row.label, "")))
+                diverged = ", ".join(map(str, of_row.diverged))
                 reason = f"diverged in seed {diverged}" if diverged else "a run failed"
                 self.left_out[row.label] = reason
         if not means:
@@ -297,23 +298,25 @@ class Selection:
         lines = []
         above = False
         share = self.baseline.data.validation_fraction
+        of_label = {
+            row.label: last.of(row.label, "", self.metric, "last") for row in last.experiment.rows
+        }
         for other in last.experiment.rows:
-            gain = compare_rows(last, winner.label, other.label, "", "last", self.metric)
+            gain = compare_rows(of_label[winner.label], of_label[other.label])
             if other == winner or gain is None or gain.n < 2:
                 continue
             low, high = ends(gain, share)
-            gains[other.method] = [gain.estimate, low, high]
-            numbers = [self.number(number, "+") for number in (gain.estimate, low, high)]
+            gains[other.method] = [gain.mean, low, high]
+            numbers = [self.number(number, "+") for number in (gain.mean, low, high)]
             seeds = plural(gain.n, "fresh seed")
             interval = f"{numbers[0]}, 95 % interval {numbers[1]} to {numbers[2]}, {seeds}"
             lines.append(f"{winner.label} over always {other.label}: {interval}")
             if other == baseline:
                 above = low > 0 if self.more_is_better else high < 0
 
-        diverged = {row.label: last.diverged(row.label, "") for row in (winner, baseline)}
-        if diverged[winner.label]:
+        if of_label[winner.label].diverged:
             above = False
-        elif diverged[baseline.label]:
+        elif of_label[baseline.label].diverged:
             above = True
         take: Row | None = winner if above else baseline
         if above:
@@ -323,8 +326,8 @@ class Selection:
         else:
             lines.append("no winner: no method is distinguishable from FedAvg here")
         assert take is not None
-        at_chance = chance_words(last, take.label, "", self.metric, "last")
-        if at_chance or diverged[take.label]:
+        at_chance = chance_words(of_label[take.label])
+        if at_chance or of_label[take.label].diverged:
             why = at_chance or "diverged"
             lines.append(f"take none of them: {take.label} {why}; {CHANCE_REMEDY}")
             take = None
@@ -353,7 +356,7 @@ class Selection:
         return f"{value:{sign}.1f}" if self.more_is_better else f"{value:{sign}.3f}"
 
 
-def ends(gain: Comparison, share: float) -> tuple[float, float]:
+def ends(gain: Estimate, share: float) -> tuple[float, float]:
     """Return the ends of the 95 % interval of a gain over two seeds or more.
 
     It is the report's. Where that is over seeds alone, as of AUROC, it is wider: the seeds' validation samples overlap,
@@ -367,8 +370,8 @@ def ends(gain: Comparison, share: float) -> tuple[float, float]:
     factor = 1.0
     if gain.interval.resampled == "seeds":
         factor = math.sqrt(1 + gain.n * share / (1 - share))
-    low = gain.estimate - factor * (gain.estimate - gain.interval.low)
-    high = gain.estimate + factor * (gain.interval.high - gain.estimate)
+    low = gain.mean - factor * (gain.mean - gain.interval.low)
+    high = gain.mean + factor * (gain.interval.high - gain.mean)
     return low, high
 
 

@@ -104,8 +104,7 @@ def verify(
         for run in map(Run.read, runs(of_drawn)):
             if run.finished:
                 of_run = [cell for cell in of_drawn if cell.run.run_id == run.name]
-                with_entries = [(cell, entries[cell.experiment]) for cell in of_run]
-                lines.append(compared(kept[run.name], run, with_entries))
+                lines.append(compared(kept[run.name], run, of_run, entries))
     if as_json:
         print(json.dumps(lines, indent=2))
     else:

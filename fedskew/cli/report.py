@@ -1,6 +1,5 @@
 """`fedskew report`: results of experiments and other runs."""
 
-import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ import typer
 
 from data import DataError, SettingError, require
 from fedskew.cli import completion
+from fedskew.cli.records import Results, Settings
 from fedskew.cli.run_selection import check_settings
 from fedskew.cli.terminal import ExperimentsFile, RecordsFolder, console, to_stdout
 from fedskew.experiments.entries import defaults
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fedskew.report.document import Document
     from fedskew.report.results import ExperimentResults
 
+FORMS = ("--markdown", "--csv", "--json", "--latex", "--bibtex")
+"""What a report is printed as, instead of text for a terminal."""
 WITHOUT_WARNINGS = {"--csv", "--latex", "--bibtex"}
 """The forms that do not contain the reports' warnings, which then go to stderr."""
 
@@ -69,27 +71,26 @@ def report(
             help="The round that numbers are of: last, or best, which keep-best kept. Default: the experiment's own.",
         ),
     ] = "",
-    results: Annotated[
-        str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
-    ] = None,
+    results: Results = None,
     experiments: ExperimentsFile = None,
     records: RecordsFolder = None,
-    settings: Annotated[
-        list[str] | None,
-        completion.set_option("A setting, as given to `fedskew run`."),
-    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Report the results of experiments and of other runs, with intervals and costs."""
-    forms = {
+    given = {
         "--markdown": markdown,
         "--csv": csv,
         "--json": as_json,
         "--latex": latex,
         "--bibtex": bibtex,
+        "--figures": figures is not None,
+        "--round": bool(round),
     }
-    chosen_forms = [option for option, chosen in forms.items() if chosen]
-    if len(chosen_forms) > 1:
-        raise SettingError("report", " ".join(forms), "must be one of them")
+    options = [option for option, is_given in given.items() if is_given]
+    forms = [option for option in options if option in FORMS]
+    if len(forms) > 1:
+        raise SettingError("report", " ".join(FORMS), "must be one of them")
+    form = forms[0] if forms else ""
     overrides = read_texts(settings or [], defaults())
     check_settings(overrides, alone=False)
     overrides |= {"results": results} if results is not None else {}
@@ -97,44 +98,85 @@ def report(
     if round:
         check_round("--round", round)
     if suite := sized_suite(names or [], experiments):
-        for_experiments = {"--figures": figures is not None, "--round": bool(round)}
-        chosen_forms += [option for option, given in for_experiments.items() if given]
-        report_papers(suite, overrides, experiments, records, html, chosen_forms)
+        for option in options:
+            rule = f"is for experiments: {suite.name} is about statements"
+            require(option in ("--markdown", "--json"), option, "", rule)
+        report_papers(suite, overrides, experiments, records, html, form)
         return
     require(records is None, "--records", str(records), "is for papers and its like")
     chosen = find_all(names or list(known_entries(experiments)), experiments)
     # These draw and test, and take a moment to import: a mistyped name is refused before.
+    from fedskew.report import render
     from fedskew.report.document import document
 
-    reports = chosen_results(chosen, names or [], folder, overrides, experiments)
-    if round:
-        reports = [of_round(of_experiment, round) for of_experiment in reports]
-    documents = [document(of_experiment) for of_experiment in reports]
-    write_files(documents, html, figures)
-    only_files = not chosen_forms and (html is not None or figures is not None)
-    if only_files or {*chosen_forms} & WITHOUT_WARNINGS:
-        for one in documents:
-            for warning in one.results.warnings:
-                written_line(f"{one.results.experiment.name}: {warning}")
+    found = chosen_results(chosen, names or [], folder, overrides, experiments)
+    documents = [document(of_round(one, round) if round else one) for one in found]
+    if html is not None:
+        write_text(render.html(documents), html)
+    if figures is not None:
+        written = render.write_figures(documents, figures)
+        to_stderr(f"written: {len(written)} files in {figures}")
+    only_files = not form and (html is not None or figures is not None)
+    if only_files or form in WITHOUT_WARNINGS:
+        print_warnings(documents)
     if not only_files:
-        print_documents(documents, chosen_forms[0] if chosen_forms else "", verbose)
+        print_documents(documents, form, verbose)
 
 
-def written_line(line: str) -> None:
+def to_stderr(line: str) -> None:
     """Print a line to stderr."""
     console(stderr=True).print(line, markup=False)
 
 
-def write_files(documents: "Sequence[Document]", html: Path | None, figures: Path | None) -> None:
-    """Write the reports as one page, and their figures to a folder. Raises SettingError where that cannot be."""
+def print_warnings(documents: "Sequence[Document]") -> None:
+    """Print the reports' warnings to stderr, where what is written does not have them."""
+    for one in documents:
+        for warning in one.results.warnings:
+            to_stderr(f"{one.results.experiment.name}: {warning}")
+
+
+def print_documents(documents: "Sequence[Document]", form: str, verbose: bool) -> None:
+    """Print the reports in a form, an option's name; as text for a terminal where it is empty."""
+    from fedskew.report import render
+
+    texts = {
+        "--markdown": render.markdown,
+        "--csv": render.csv_text,
+        "--json": render.json_text,
+        "--latex": render.latex,
+        "--bibtex": render.bibtex,
+    }
+    with to_stdout():
+        if form:
+            sys.stdout.write(texts[form](documents))
+        else:
+            terminal = console()
+            terminal.print(render.terminal_text(documents, terminal.width, verbose), end="")
+
+
+def report_papers(
+    suite: Suite,
+    overrides: Mapping[str, Scalar],
+    file: Path | None,
+    records: Path | None,
+    html: Path | None,
+    form: str,
+) -> None:
+    """Print the verdicts on what the papers say, or write them as a page."""
+    from fedskew.report import papers
+    from fedskew.report.kept_records import records_folder
+
+    judged = papers.papers_report(suite, overrides, file, records_folder(records))
     if html is not None:
-        from fedskew.report import render
-
-        write_text(render.html(documents), html)
-    if figures is not None:
-        from fedskew.report.render import write_figures
-
-        written_line(f"written: {len(write_figures(documents, figures))} files in {figures}")
+        write_text(papers.html(judged), html)
+    with to_stdout():
+        if form == "--markdown":
+            sys.stdout.write(papers.markdown(judged, date.today()))
+        elif form:
+            print(json.dumps(papers.as_json(judged), indent=2))
+        elif html is None:
+            for line in papers.terminal_lines(judged):
+                console().print(line, markup=False)
 
 
 def chosen_results(
@@ -150,16 +192,15 @@ def chosen_results(
     """
     from fedskew.report.results import command, gather
 
-    missing, remedy = f"in {folder}", f"fedskew run NAME --results {folder}"
     if names:
-        reports = [gather(experiment, overrides, file) for experiment in experiments]
-        missing = f"of {', '.join(names)} {missing}"
-        remedy = command(names, overrides, file)
+        found = [gather(experiment, overrides, file) for experiment in experiments]
+        missing, remedy = f"of {', '.join(names)} in {folder}", command(names, overrides, file)
     else:
-        reports = all_finished(experiments, folder, overrides, file)
-    if not any(of_experiment.has_ended for of_experiment in reports):
+        found = all_finished(experiments, folder, overrides, file)
+        missing, remedy = f"in {folder}", f"fedskew run NAME --results {folder}"
+    if not any(results.has_ended for results in found):
         raise RuntimeError(f"no finished run {missing}; make them with `{remedy}`")
-    return reports
+    return found
 
 
 def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
@@ -167,69 +208,12 @@ def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
 
     Raises SettingError where no finished run keeps its best round.
     """
-    from server_app.round_selection import select
-
     name = results.experiment.name
-    if round == "best":
-        measured = itertools.chain.from_iterable(results.measured.values())
-        kept = any(select(of_seed.points, "best") for of_seed in measured)
-        rule = f"is not there: no finished run of {name} has keep-best, which keeps its best round"
-        require(kept, "--round", round, rule)
-    experiment = replace(results.experiment, selection=round)
-    return replace(results, experiment=experiment)
-
-
-def print_documents(documents: "Sequence[Document]", form: str, verbose: bool) -> None:
-    """Print the reports in a form, an option's name; as text for a terminal where it is empty."""
-    from fedskew.report import render
-
-    with to_stdout():
-        match form:
-            case "--markdown":
-                sys.stdout.write(render.markdown(documents))
-            case "--csv":
-                sys.stdout.write(render.csv_text(documents))
-            case "--json":
-                print(json.dumps([*map(render.as_json, documents)], indent=2))
-            case "--latex":
-                sys.stdout.write(render.latex(documents))
-            case "--bibtex":
-                sys.stdout.write(render.bibtex(documents))
-            case _:
-                terminal = console()
-                shown = render.terminal_text(documents, terminal.width, verbose)
-                terminal.print(shown, end="")
-
-
-def report_papers(
-    suite: Suite,
-    overrides: Mapping[str, Scalar],
-    file: Path | None,
-    records: Path | None,
-    html: Path | None,
-    forms: Sequence[str],
-) -> None:
-    """Print the verdicts on what the papers say, or write them as a page.
-
-    Raises SettingError for a form, an option's name, that is for experiments alone.
-    """
-    from fedskew.report import papers
-    from fedskew.report.kept_records import records_folder
-
-    for form in forms:
-        rule = f"is for experiments: {suite.name} is about statements"
-        require(form in ("--markdown", "--json"), form, "", rule)
-    judged = papers.papers_report(suite, overrides, file, records_folder(records))
-    if html is not None:
-        write_text(papers.html(judged), html)
-    with to_stdout():
-        if "--markdown" in forms:
-            sys.stdout.write(papers.markdown(judged, date.today()))
-        elif "--json" in forms:
-            print(json.dumps(papers.as_json(judged), indent=2))
-        elif html is None:
-            for line in papers.terminal_lines(judged):
-                console().print(line, markup=False)
+    chosen = replace(results, experiment=replace(results.experiment, selection=round))
+    rows = [row for column in chosen.columns for row in column.rows]
+    rule = f"is not there: no finished run of {name} has keep-best, which keeps its best round"
+    require(any(row.points for row in rows) or round == "last", "--round", round, rule)
+    return chosen
 
 
 def all_finished(
@@ -249,27 +233,26 @@ def all_finished(
     from server_app.run_folder import RunFolder
 
     begun = [*Path(folder).glob("*/rounds.jsonl"), *Path(folder).glob("*/diverged.json")]
-    recorded = {
-        RunFolder(file.parent).origin().get("settings", {}).get("dataset") for file in begun
-    }
-    everything: list[ExperimentResults] = []
-    left_out = []
+    recorded = {RunFolder(one.parent).origin().get("settings", {}).get("dataset") for one in begun}
+    found: list[ExperimentResults] = []
+    planned: set[str] = set()
     for experiment in experiments:
         # A run whose settings.json is damaged could be of any experiment.
         if None not in recorded and not data_sets(experiment, overrides) & recorded:
             continue
         try:
-            everything.append(gather(experiment, overrides, file))
+            results = gather(experiment, overrides, file)
         except (SettingError, DataError) as error:
             # Its data or its model refuse it: it can never have been run so.
-            left_out.append(f"{experiment.name}: left out, as it cannot be run: {error}")
-    planned: set[str] = set()
-    for of_experiment in everything:
-        planned |= {*of_experiment.runs, *of_experiment.trial_runs}
+            to_stderr(f"{experiment.name}: left out, as it cannot be run: {error}")
+            continue
+        planned |= {*results.runs, *results.trial_runs}
+        if results.has_ended:
+            found.append(results)
     singles, unreadable = single_runs(Path(folder), planned)
-    for sentence in [*left_out, *unreadable]:
-        written_line(sentence)
-    return [of_experiment for of_experiment in everything if of_experiment.has_ended] + singles
+    for sentence in unreadable:
+        to_stderr(sentence)
+    return found + singles
 
 
 def results_folder(overrides: Mapping[str, Scalar]) -> str:
@@ -287,4 +270,4 @@ def write_text(text: str, file: Path) -> None:
         file.write_text(text)
     except OSError as error:
         raise SettingError("--html", str(file), f"cannot be written: {error.strerror}") from error
-    written_line(f"written: {file}")
+    to_stderr(f"written: {file}")

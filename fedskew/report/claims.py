@@ -25,28 +25,19 @@ from fedskew.report.format import (
     words,
 )
 from fedskew.report.inference import (
-    Comparison,
+    Estimate,
     Interval,
-    Pair,
-    compare,
+    Strata,
     holm,
     is_significant,
-    measure,
-    p_of,
     p_of_several,
     seeds_to_decide,
-    strata,
+    with_interval,
 )
-from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.rounds_to_target import (
-    by_seed,
-    in_last_alone,
-    no_level,
-    rounding_of,
-    rounds_sooner,
-)
+from fedskew.report.results import ExperimentResults, RowResults, SeedResult
+from fedskew.report.rounds_to_target import in_last_alone, no_level, rounding_of, rounds_sooner
+from fedskew.report.strata import strata
 from fedskew.report.unfit_rows import chance_words, diverged_words
-from server_app.round_selection import select
 
 HASH_DIGITS = 16
 """Digits of a model's hash that a verdict shows."""
@@ -65,7 +56,7 @@ class Margin:
     """One part of a claim in one seed, measured."""
 
     difference: float
-    strata: Pair = (None, None)
+    strata: tuple[Strata | None, Strata | None] = (None, None)
     """Test examples of the two numbers; None where there are none to draw, as of rounds."""
     rounding: float = 0.0
     """Standard deviation of what rounding adds to the difference: rounds are known up to the last evaluation."""
@@ -169,7 +160,7 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
     p_values = []
     for verdict in verdicts:
         is_judged = verdict.status != "never"
-        p_values.append(p_of(verdict.interval) if is_judged else None)
+        p_values.append(verdict.interval.p if verdict.interval and is_judged else None)
     pairs = zip(verdicts, holm(p_values), strict=True)
     return [replace(verdict, p_holm=p) for verdict, p in pairs]
 
@@ -230,12 +221,11 @@ def unfit_columns(
     """Return by column which rows diverged, and whether the one that should be better is no better than chance."""
     diverged, at_chance = {}, {}
     for column in columns:
-        of_rows = [diverged_words(results, row, column) for row in claim.rows]
+        of_rows = [diverged_words(row_of(results, claim, row, column)) for row in claim.rows]
         if any(of_rows):
             diverged[column] = ", ".join(filter(None, of_rows))
         elif isinstance(claim, Better) and not claim.within:
-            metric, selection = metric_of(results, claim, column), selection_of(results, claim)
-            beside = chance_words(results, claim.better, column, metric, selection)
+            beside = chance_words(row_of(results, claim, claim.better, column))
             if beside:
                 at_chance[column] = f"{claim.better} is no better than chance ({beside})"
     return diverged, at_chance
@@ -286,33 +276,30 @@ def decided(
         complete: by seed the margin of every part.
         among: how many parts the claim needs.
     """
-    comparisons = [
+    estimates = [
         compared(part, {seed: margins[number] for seed, margins in complete.items()})
         for number, part in enumerate(parts)
     ]
     margins = [part.by for part in parts]
-    pairs = list(zip(comparisons, margins, strict=True))
-    sides = [comparison.verdict(by) for comparison, by in pairs]
-    refuted = [is_refuted(comparison, by) for comparison, by in pairs]
+    pairs = list(zip(estimates, margins, strict=True))
+    sides = [estimate.verdict(by) for estimate, by in pairs]
+    refuted = [is_refuted(estimate, by) for estimate, by in pairs]
     holds = sides.count("above") >= among
     fails = not holds and sum(refuted) > len(parts) - among
 
     ends = []
-    for comparison, by in pairs:
-        interval = comparison.interval
-        end = comparison.estimate
-        if interval is not None:
-            end = interval.high if fails else interval.low
-        ends.append(end - by)
+    for estimate, by in pairs:
+        end = estimate.ends[fails]  # the high one of a claim that fails
+        ends.append((estimate.mean if estimate.interval is None else end) - by)
     # Fewer than `among` parts are not refuted where it fails, so that the chosen one is refuted.
     from_highest = sorted(range(len(parts)), key=lambda one: (fails and refuted[one], -ends[one]))
     chosen = from_highest[among - 1]
-    interval = comparisons[chosen].interval
+    interval = estimates[chosen].interval
     if interval is not None:
-        interval = replace(interval, p=p_of_several(comparisons, margins, among))
+        interval = replace(interval, p=p_of_several(estimates, margins, among))
 
     # It fails as soon as one part does, and holds once the last one does.
-    failing = [pair for pair in pairs if pair[0].estimate <= pair[1]]
+    failing = [pair for pair in pairs if pair[0].mean <= pair[1]]
     unclear = [pair for pair, side in zip(pairs, sides, strict=True) if side == "unclear"]
     needed = [] if holds or fails else [seeds_to_decide(*pair) for pair in failing or unclear]
     known = [number for number in needed if number is not None]
@@ -324,36 +311,31 @@ def decided(
         status=status,
         deciding=parts[chosen].name,
         by=margins[chosen],
-        margins=comparisons[chosen].by_seed,
-        estimate=comparisons[chosen].estimate,
+        margins=estimates[chosen].by_seed,
+        estimate=estimates[chosen].mean,
         interval=interval,
-        above=sum(comparison.estimate > by for comparison, by in pairs),
+        above=sum(estimate.mean > by for estimate, by in pairs),
         more_seeds=(min if failing else max)(known, default=None),
     )
 
 
-def compared(part: Part, margins: Mapping[int, Margin]) -> Comparison:
-    """Return the comparison of a part from its margins by seed."""
-    differences = {}
-    pairs = []
-    rounding = 0.0
-    for seed, margin in margins.items():
-        differences[seed] = margin.difference
-        pairs.append(margin.strata)
-        rounding = max(rounding, margin.rounding)
-    return compare(differences, pairs, part.names, part.by, rounding)
+def compared(part: Part, margins: Mapping[int, Margin]) -> Estimate:
+    """Return the difference of a part from its margins by seed."""
+    differences = {seed: margin.difference for seed, margin in margins.items()}
+    pairs = [margin.strata for margin in margins.values()]
+    rounding = max(margin.rounding for margin in margins.values())
+    return with_interval(differences, pairs, part.names, part.by, rounding)
 
 
-def is_refuted(comparison: Comparison, by: float) -> bool:
+def is_refuted(estimate: Estimate, by: float) -> bool:
     """Return whether no part of a difference's interval lies above its margin, over several seeds.
 
     A difference that is the margin itself in every seed is refuted as well, whatever the rounding of rounds adds.
     """
-    interval = comparison.interval
-    if comparison.n < 2 or interval is None:
+    if estimate.n < 2 or estimate.interval is None:
         return False
-    is_tie = set(comparison.by_seed.values()) == {by} and comparison.rounding > 0
-    return interval.high <= by or is_tie
+    is_tie = set(estimate.by_seed.values()) == {by} and estimate.rounding > 0
+    return estimate.interval.high <= by or is_tie
 
 
 # ---- the parts of each form ------------------------------------------------------------------------------------------
@@ -369,6 +351,11 @@ def metric_of(results: ExperimentResults, claim: Claim, column: str) -> str:
 def selection_of(results: ExperimentResults, claim: Claim) -> str:
     """Return the round that a claim compares."""
     return claim.selection or results.experiment.selection
+
+
+def row_of(results: ExperimentResults, claim: Claim, row: str, column: str) -> RowResults:
+    """Return a row in a column by the number that a claim compares."""
+    return results.of(row, column, metric_of(results, claim, column), selection_of(results, claim))
 
 
 def parts_of(results: ExperimentResults, claim: Claim, columns: tuple[str, ...]) -> list[Part]:
@@ -412,20 +399,18 @@ def weighted(
     names: tuple[str, str] | None = None,
 ) -> Part:
     """Return a weighted sum of numbers as a part; `terms` are weight, row and column."""
-    selection = selection_of(results, claim)
 
     def total(seed: int) -> Margin | str:
         values, examples = [], []
         for weight, row, column in terms:
-            metric = metric_of(results, claim, column)
-            reason = why_never(results, row, column, seed, selection, metric)
+            found = row_of(results, claim, row, column)
+            reason = why_never(results, found, seed)
             if reason:
                 return reason
-            measured = by_seed(results, row, column, seed)
-            number = None if measured is None else measure(measured, selection, metric)
-            if measured is not None and number is not None:
-                values.append(weight * number)
-                examples.append(strata(measured, selection, metric))
+            run = found.of_seed(seed)
+            if run is not None and run.number is not None:
+                values.append(weight * run.number)
+                examples.append(strata(run))
         if len(values) < len(terms):
             return ""
         # The test examples are known to add to a plain difference of two numbers alone.
@@ -439,48 +424,40 @@ def weighted(
 
 def of_curves(results: ExperimentResults, claim: Better, column: str, seed: int) -> Margin | str:
     """Return by how many rounds a row is sooner than another one, or by how much its curve is smoother."""
-    metric, selection = metric_of(results, claim, column), selection_of(results, claim)
+    rows = [row_of(results, claim, row, column) for row in (claim.better, claim.than)]
     reasons = [
-        why_never(results, row, column, seed, selection, metric)
-        for row in claim.rows
+        why_never(results, row, seed)
+        for row in rows
         # A row that never has the number is no obstacle: it counts as later than every round.
-        if row == claim.than or seed in results.diverged(row, column)
+        if row.row == claim.than or seed in row.diverged
     ]
-    better = by_seed(results, claim.better, column, seed)
-    than = by_seed(results, claim.than, column, seed)
+    better, than = (row.of_seed(seed) for row in rows)
     if any(reasons) or better is None or than is None:
         return next(filter(None, reasons), "")
     if claim.smoother:
-        ours, theirs = roughness_of(better, metric), roughness_of(than, metric)
+        ours, theirs = roughness_of(better), roughness_of(than)
         if ours is None or theirs is None:
             return "a curve has fewer than four evaluated rounds, or gaps"
         return Margin(theirs - ours)
-    reason = no_level(than, selection, metric)
+    reason = no_level(than)
     if reason:
-        return f"{claim.than}'s {words(metric)} {reason}: nothing can be sooner there"
+        return f"{claim.than}'s {words(than.metric)} {reason}: nothing can be sooner there"
     if in_last_alone(better, than):
         return f"{claim.better} has a model in the last round alone"
-    sooner = rounds_sooner(better, than, selection, metric, claim.times)
+    sooner = rounds_sooner(better, than, claim.times)
     return Margin(sooner, rounding=rounding_of(better, than, claim.times))
 
 
-def roughness_of(measured: SeedResult, metric: str) -> float | None:
+def roughness_of(run: SeedResult) -> float | None:
     """Return the mean absolute change of a number between evaluated rounds, over the second half of them.
 
     None where the run has fewer than four evaluated rounds, or a round without the number.
     """
-    values = []
-    for point in measured.points:
-        value = measured.number(point, metric)
-        if value is None:
-            return None
-        values.append(value)
-    if len(values) < 4:
+    values = [*run.by_round.values()]
+    if not 4 <= len(values) == len(run.points):
         return None
     second_half = values[len(values) // 2 :]
-    changes = np.abs(np.diff(second_half))
-    scale = 100 if in_percent(metric) else 1
-    return float(changes.mean()) * scale
+    return float(np.abs(np.diff(second_half)).mean())
 
 
 Sums = list[tuple[str, float, NDArray[np.float64]]]
@@ -568,18 +545,14 @@ def series_margin(
     seed: int,
 ) -> Margin | str:
     """Return how far a number by round is on the right side of one of its bounds: below, falls or above."""
-    measured = by_seed(results, claim.row, column, seed)
-    if measured is None:
+    run = row_of(results, claim, claim.row, column).of_seed(seed)
+    if run is None:
         return ""
-    values = []
-    late = []
-    for point in measured.points:
-        value = measured.number(point, claim.series)
-        if value is None:
-            continue
-        values.append(value)
-        if point.round >= claim.by_round:
-            late.append(value)
+    by_round = {point.round: run.value(point, claim.series) for point in run.points}
+    values = [value for value in by_round.values() if value is not None]
+    late = [
+        value for round, value in by_round.items() if value is not None and round >= claim.by_round
+    ]
     if len(values) < 2 or not late:
         return f"{claim.row}'s records have no {words(claim.series)} by round"
     if side == "below" and claim.below is not None:
@@ -589,47 +562,36 @@ def series_margin(
     return Margin(values[0] - values[-1])
 
 
-def why_never(
-    results: ExperimentResults,
-    row: str,
-    column: str,
-    seed: int,
-    selection: str,
-    metric: str,
-) -> str:
-    """Return why a row can never have a number; "" if it has one, or while its run is unfinished."""
-    place = (row, column, seed)
+def why_never(results: ExperimentResults, row: RowResults, seed: int) -> str:
+    """Return why a row can never have its number; "" if it has one, or while its run is unfinished."""
+    place = (row.row, row.column, seed)
     cells = [cell for cell in results.cells if (cell.row, cell.column, cell.seed) == place]
     if not cells:
-        return f"{row} is not run there"
-    cell = cells[0]
-    run = results.runs[cell.run.run_id]
-    if not run.finished:
-        diverged = run.divergence
-        return "" if diverged is None else f"{row} diverged in round {diverged['round']}"
-    measured = by_seed(results, row, column, seed)
-    if measured is None:
-        return f"{row}'s finished run has no model {cell.deployed}"
-    if measure(measured, selection, metric) is not None:
+        return f"{row.row} is not run there"
+    if seed in row.diverged:
+        return f"{row.row} diverged in round {row.diverged[seed]['round']}"
+    run = row.of_seed(seed)
+    has_number = run is not None and run.number is not None
+    if has_number or not results.runs[cells[0].run.run_id].finished:
         return ""
-    if not select(measured.points, selection):
-        rounds = plural(len(measured.points), "evaluated round")
-        return f"{row} has {rounds}: no {SELECTION_WORDS[selection]}"
-    return f"{row}'s finished run has no {words(metric)}"
+    if run is None:
+        return f"{row.row}'s finished run has no model {cells[0].deployed}"
+    if not run.selected:
+        rounds = plural(len(run.points), "evaluated round")
+        return f"{row.row} has {rounds}: no {SELECTION_WORDS[row.selection]}"
+    return f"{row.row}'s finished run has no {words(row.metric)}"
 
 
 def never_lines(results: ExperimentResults) -> list[str]:
     """Return a sentence for every number of the main table that the finished runs cannot give."""
-    experiment = results.experiment
     lines = []
-    for column in experiment.columns:
-        metric = experiment.metric_of(column)
-        for cell in results.cells:
-            if cell.column != column or results.runs[cell.run.run_id].divergence is not None:
-                continue
-            reason = why_never(results, cell.row, column, cell.seed, experiment.selection, metric)
-            if reason:
-                lines.append(f"{named(column)}cannot be measured: {reason}.")
+    for column in results.columns:
+        for row in column.rows:
+            cells = [one for one in results.cells if (one.row, one.column) == (row.row, row.column)]
+            for cell in cells:
+                reason = "" if cell.seed in row.diverged else why_never(results, row, cell.seed)
+                if reason:
+                    lines.append(column.titled(f"cannot be measured: {reason}."))
     return list(dict.fromkeys(lines))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from fedskew.formatting import plural
 from fedskew.report.claims import (
@@ -12,17 +13,18 @@ from fedskew.report.claims import (
     never_lines,
 )
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
-from fedskew.report.differences import comparison, difference_tables, differences, interval_words
+from fedskew.report.differences import comparison, difference_table, differences
 from fedskew.report.format import SELECTION_WORDS, Table
 from fedskew.report.inference import RESAMPLES
 from fedskew.report.results import ExperimentResults
-from fedskew.report.rounds_to_target import reach_table, reference
-from fedskew.report.run_summary import runs_table, time_tables, what_was_run
+from fedskew.report.rounds_to_target import reach_table
+from fedskew.report.run_summary import runs_table, time_table, what_was_run
 from fedskew.report.tables import (
     ABOUT_RANKING,
     client_tables,
     main_table,
-    number_tables,
+    number_table,
+    of_columns,
     ranking_tables,
     recall_tables,
     selection_tables,
@@ -137,18 +139,15 @@ class Document:
         if experiment.reaches:  # the table has rounds, the differences have not
             return self.main
         rows = [list(cells) for cells in self.main.rows]
-        for place, column in enumerate(experiment.columns, 1):
-            of_row = {one.row: one for one in differences(self.results, column)}
-            for row, cells in zip(experiment.rows, rows, strict=True):
-                if row.label in of_row:
-                    one = of_row[row.label]
-                    star = "*" if one.distinguishable else ""
-                    words = interval_words(one, experiment.metric_of(column)) + star
+        for place, column in enumerate(self.results.columns, 1):
+            of_row = {one.row.row: one for one in differences(column)}
+            for row, cells in zip(column.rows, rows, strict=True):
+                if row.row in of_row:
+                    one = of_row[row.row]
+                    words = one.in_words + "*" * one.distinguishable
                     below = "; ".join(filter(None, (cells[place].below, words)))
                     cells[place] = replace(cells[place], below=below)
-        last = (
-            f"Last, the difference from {reference(experiment)} (95 % interval; * distinguishable)."
-        )
+        last = f"Last, the difference from {self.results.reference} (95 % interval; * distinguishable)."
         return replace(self.main, rows=rows, caption=f"{self.main.caption} {last}")
 
 
@@ -171,14 +170,21 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
     """Return the parts of the details."""
     claims = [claims_table(results, verdicts)] if verdicts else []
     reach = [reach_table(results)] if len(results.experiment.rows) > 1 else []
-    groups = number_tables(results, "recall by shot group in percent.", GROUPS)
-    over_clients = number_tables(results, "over the clients, in percent.", SPREAD)
-    calibration = number_tables(results, "calibration.", CALIBRATION)
+    groups, over_clients, calibration = (
+        of_columns(results, partial(number_table, caption=caption, metrics=metrics))
+        for caption, metrics in (
+            ("recall by shot group in percent.", GROUPS),
+            ("over the clients, in percent.", SPREAD),
+            ("calibration.", CALIBRATION),
+        )
+    )
     about_curves = CURVES.format(selected=SELECTION_WORDS[results.experiment.selection])
     of_clients = [*over_clients, *client_tables(results)]
     return [
         Section("claims", "Claims", CLAIMS, claims),
-        Section("differences", "Differences", ABOUT_DIFFERENCES, difference_tables(results)),
+        Section(
+            "differences", "Differences", ABOUT_DIFFERENCES, of_columns(results, difference_table)
+        ),
         Section("tuning", "Tuning", TUNING, tuning_tables(results)),
         Section("curves", "Round by round", about_curves, []),
         Section("reach", "Rounds and bytes", REACH, reach),
@@ -187,7 +193,7 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
         Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(results)),
         Section("clients", "Clients", CLIENTS, of_clients),
         Section("calibration", "Calibration", ABOUT_CALIBRATION, calibration),
-        Section("time", "Time", TIME, time_tables(results)),
+        Section("time", "Time", TIME, of_columns(results, time_table)),
         Section("runs", "Runs", "", [runs_table(results)]),
     ]
 
@@ -211,10 +217,10 @@ def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
     Rows that diverged or are no better than chance are named with what to do, and are in no comparison.
     """
     sentences = [counted(verdicts)] if verdicts else []
-    for column in results.experiment.columns:
+    for column in results.columns:
         if not verdicts:
-            sentences.append(comparison(results, column))
-        sentences += unfit_sentences(results, column)
+            sentences.append(comparison(column))
+        sentences += unfit_sentences(column)
     return " ".join(filter(None, sentences))
 
 

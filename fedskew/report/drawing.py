@@ -16,7 +16,7 @@ from matplotlib.rcsetup import cycler
 
 from data import SettingError
 from fedskew.report.format import ends_words
-from fedskew.report.inference import Floats
+from fedskew.report.inference import Estimate, Floats
 
 COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b")
 """Okabe and Ito's palette, which color-blind readers can tell apart, with a brown for its yellow."""
@@ -165,10 +165,7 @@ class Effect(NamedTuple):
     """A difference in a forest plot."""
 
     name: str
-    estimate: float
-    by_seed: Mapping[int, float]
-    ends: tuple[float, float]
-    """Of the interval; NaN without one."""
+    found: Estimate
     margin: float
     """What a claim says that the difference exceeds."""
     decided: bool
@@ -187,16 +184,16 @@ def forest(effects: Sequence[Effect], unit: str) -> Figure | None:
         for y, effect in enumerate(effects):
             axes.hlines(
                 y,
-                *effect.ends,
+                *effect.found.ends,
                 color=BLUE,
                 linewidth=6,
                 alpha=0.3,
             )
-            for value in effect.by_seed.values():
+            for value in effect.found.by_seed.values():
                 axes.scatter(value, y, s=14, color=BLUE)
             inside = BLUE if effect.decided else "none"
             axes.scatter(
-                effect.estimate,
+                effect.found.mean,
                 y,
                 s=60,
                 marker="D",
@@ -207,10 +204,10 @@ def forest(effects: Sequence[Effect], unit: str) -> Figure | None:
         set_rows(axes, [textwrap.fill(effect.name, 26, max_lines=3) for effect in effects])
         axes.set_xlabel(f"difference, {unit}".rstrip(", "))
 
-    numbers = "; ".join(
-        f"{effect.name} {effect.estimate:+.1f}{ends_words(*effect.ends)}" for effect in effects
-    )
-    return Figure(f"Differences in {unit}: {numbers}.", draw, 0.4 * len(effects) + 1.0)
+    texts = []
+    for name, found, *_ in effects:
+        texts.append(f"{name} {found.mean:+.1f}{ends_words(*found.ends)}")
+    return Figure(f"Differences in {unit}: {'; '.join(texts)}.", draw, 0.4 * len(effects) + 1.0)
 
 
 def set_rows(axes: Axes, names: Sequence[str]) -> None:

@@ -16,9 +16,9 @@ from fedskew.report.claims import Verdict
 from fedskew.report.differences import differences
 from fedskew.report.document import Document
 from fedskew.report.drawing import Effect, Figure, Points, bars, forest, lines, matrix, strip
-from fedskew.report.format import chance_of, first_upper, in_percent, named, words, words_and_unit
-from fedskew.report.inference import Floats
-from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.format import chance_of, first_upper, in_percent, words, words_and_unit
+from fedskew.report.inference import Estimate, Floats
+from fedskew.report.results import ColumnResults, RowResults, SeedResult
 from fedskew.report.rounds_to_target import bytes_until
 from fedskew.report.run_records import slug
 from fedskew.report.run_summary import mean_split, trainings
@@ -29,8 +29,8 @@ LEAST_ROUNDS = 3
 """Evaluated rounds from which on a figure of recalls by round says more than the table."""
 GRID = np.linspace(0, 1, 201)
 """The rates at which curves of seeds and classes are averaged."""
-OfColumn = Callable[[ExperimentResults, str], Figure | None]
-OfRow = Callable[[ExperimentResults, str, str], Figure | None]
+OfColumn = Callable[[ColumnResults], Figure | None]
+OfRow = Callable[[RowResults], Figure | None]
 
 
 def figures(document: Document) -> dict[str, Figure]:
@@ -44,26 +44,26 @@ def figures(document: Document) -> dict[str, Figure]:
         ("claims", "Claims", claims(document.verdicts, "points")),
         ("claims rounds", "Claims", claims(document.verdicts, "rounds")),
     ]
-    for column in results.experiment.columns:
+    # Classes have no names where columns have different ones.
+    by_row = OF_ROW if class_names(results) else {}
+    for column in results.columns:
+        name = column.name
         for key, (shown, of_column) in OF_COLUMN.items():
-            figure = of_column(results, column)
-            drawn.append((f"{key} {column}", f"{shown}: {column}", figure))
+            drawn.append((f"{key} {name}", f"{shown}: {name}", of_column(column)))
         for metric in results.experiment.series:
-            title = f"{first_upper(words(metric))}: {column}"
-            figure = curves(results, column, metric)
-            drawn.append((f"curves {metric} {column}", title, figure))
-        for key, (shown, of_row) in OF_ROW.items():
-            for row in results.experiment.rows:
-                title = f"{shown}: {named(column)}{row.label}"
-                figure = of_row(results, column, row.label)
-                drawn.append((f"{key} {column} {row.label}", title, figure))
+            title = f"{first_upper(words(metric))}: {name}"
+            drawn.append((f"curves {metric} {name}", title, curves(column, metric)))
+        for key, (shown, of_row) in by_row.items():
+            for row in column.rows:
+                title = f"{shown}: {column.titled(row.row)}"
+                drawn.append((f"{key} {name} {row.row}", title, of_row(row)))
 
     found: dict[str, Figure] = {}
     for name_words, title, figure in drawn:
         if figure is not None:
             name = slug(name_words)
-            unique = f"{name}-{len(found)}" if name in found else name
-            found[unique] = replace(figure, title=title.removesuffix(": "))
+            name += f"-{len(found)}" if name in found else ""
+            found[name] = replace(figure, title=title.removesuffix(": "))
     return found
 
 
@@ -73,64 +73,37 @@ def claims(verdicts: Sequence[Verdict], unit: str) -> Figure | None:
     for number, verdict in enumerate(verdicts, 1):
         if verdict.n and verdict.unit == unit:
             name = f"{number}. {verdict.claim.relation}"
-            interval = verdict.interval
-            effect = Effect(
-                name=name,
-                estimate=verdict.estimate,
-                by_seed=verdict.margins,
-                ends=(interval.low, interval.high) if interval else (np.nan, np.nan),
-                margin=verdict.by,
-                decided=verdict.status in ("holds", "fails"),
-            )
-            shown.append(effect)
+            found = Estimate(verdict.margins, verdict.interval)
+            decided = verdict.status in ("holds", "fails")
+            shown.append(Effect(name, found, verdict.by, decided))
     return forest(shown, unit)
 
 
-def effects(results: ExperimentResults, column: str) -> Figure | None:
+def effects(column: ColumnResults) -> Figure | None:
     """Return the rows' differences from the one that they are compared with."""
     shown = []
-    for one in differences(results, column):
-        effect = Effect(
-            name=one.row,
-            estimate=one.estimate,
-            by_seed=one.comparison.by_seed,
-            ends=one.ends,
-            margin=0.0,
-            decided=one.distinguishable,
-        )
-        shown.append(effect)
-    metric = results.experiment.metric_of(column)
-    return forest(shown, "points" if in_percent(metric) else "")
+    for one in differences(column):
+        shown.append(Effect(one.row.row, one.found, 0.0, one.distinguishable))
+    return forest(shown, "points" if in_percent(column.metric) else "")
 
 
 def of_rows(
-    results: ExperimentResults, column: str, points: Callable[[Sequence[SeedResult]], Points]
+    column: ColumnResults, points: Callable[[Sequence[SeedResult]], Points]
 ) -> dict[str, Points]:
     """Return the points of every row's runs."""
-    found = {}
-    for row in results.experiment.rows:
-        found[row.label] = points(results.of(row.label, column))
-    return found
+    return {row.row: points(row.runs) for row in column.rows}
 
 
-def by_round(group: Sequence[SeedResult], metric: str, by_bytes: bool) -> Points:
+def by_round(group: Sequence[SeedResult], by_bytes: bool) -> Points:
     """Return a number's mean over the seeds and its range, in the rounds that all seeds have evaluated.
 
     They stand at the round, or at the megabytes that training has sent until then.
     """
-    of_seeds: list[dict[int, float]] = []
-    for measured in group:
-        of_seed = {}
-        for point in measured.points:
-            value = measured.number(point, metric)
-            if value is not None:
-                of_seed[point.round] = value
-        of_seeds.append(of_seed)
+    of_seeds = [run.by_round for run in group]
     rounds = sorted(set.intersection(*map(set, of_seeds))) if of_seeds else []
     if not rounds:
         return None
-    values = [[of_seed[round] for round in rounds] for of_seed in of_seeds]
-    values_SR = np.array(values) * (100 if in_percent(metric) else 1)
+    values_SR = np.array([[of_seed[round] for round in rounds] for of_seed in of_seeds])
     x_R = np.array(rounds, float)
     if by_bytes:
         sent_SR = [[bytes_until(run.run.records, round) for round in rounds] for run in group]
@@ -143,31 +116,28 @@ def by_round(group: Sequence[SeedResult], metric: str, by_bytes: bool) -> Points
     )
 
 
-def curves(
-    results: ExperimentResults, column: str, metric: str = "", by_bytes: bool = False
-) -> Figure | None:
+def curves(column: ColumnResults, metric: str = "", by_bytes: bool = False) -> Figure | None:
     """Return a number over the rounds, or over the megabytes sent; without `metric` the column's own."""
-    metric = metric or results.experiment.metric_of(column)
-    by_row = of_rows(results, column, lambda group: by_round(group, metric, by_bytes))
+    metric = metric or column.metric
+    by_row = {row.row: by_round(row.by(metric).runs, by_bytes) for row in column.rows}
     ends = [points[0][-1] for points in by_row.values() if points is not None]
     if not ends:
         return None
-    classes = tested_in(results.in_column(column), results.experiment.selection)
+    classes = tested_in(column.runs)
     chance = chance_of(metric, classes) if classes else None
     dotted = None if chance is None else ([1, max(ends)], [chance, chance], "chance")
     x = "MB sent, down and up" if by_bytes else "round"
     return lines(by_row, x, words_and_unit(metric), dotted=dotted)
 
 
-def recall_by_round(results: ExperimentResults, column: str, row: str) -> Figure | None:
+def recall_by_round(row: RowResults) -> Figure | None:
     """Return the recall of every class in each evaluated round, a mean over the seeds."""
-    names = class_names(results)
     of_round: dict[int, list[Sequence[float]]] = {}
-    for measured in results.of(row, column):
-        for point in measured.points:
-            of_round.setdefault(point.round, []).append(point.numbers.recall)
-    if not names or len(of_round) < LEAST_ROUNDS:
+    for point in (point for run in row.runs for point in run.points):
+        of_round.setdefault(point.round, []).append(point.numbers.recall)
+    if len(of_round) < LEAST_ROUNDS:
         return None
+    names = row.runs[0].run.settings.data.class_names
     means_RC = [np.mean(recalls, axis=0) for recalls in of_round.values()]
     recall_CR = np.array(means_RC).T
     alt = f"In the last round in percent: {in_words(names, recall_CR[:, -1])}."
@@ -180,12 +150,12 @@ def in_words(names: Sequence[str], shares: Floats) -> str:
     return ", ".join(f"{name} {100 * share:.0f}" for name, share in zip(names, shares, strict=True))
 
 
-def confusion(results: ExperimentResults, column: str, row: str) -> Figure | None:
+def confusion(row: RowResults) -> Figure | None:
     """Return of every class the share predicted as each: the confusion matrices of the last round, over all seeds."""
-    names = class_names(results)
-    matrices = [run.points[-1].numbers.confusion for run in results.of(row, column)]
-    if not names or not matrices or None in matrices:
+    matrices = [run.points[-1].numbers.confusion for run in row.runs]
+    if not matrices or None in matrices:
         return None
+    names = row.runs[0].run.settings.data.class_names
     counts_CC = np.sum(np.array(matrices), axis=0)
     samples_C1 = counts_CC.sum(1, keepdims=True)
     shares_CC = counts_CC / np.maximum(samples_C1, 1)
@@ -194,42 +164,43 @@ def confusion(results: ExperimentResults, column: str, row: str) -> Figure | Non
     return matrix(shares_CC, names, names, labels, alt, percent=True)
 
 
-def partition(results: ExperimentResults, column: str) -> Figure | None:
+def partition(column: ColumnResults) -> Figure | None:
     """Return the training samples by class and client of the first run; shades are square roots of the numbers."""
-    for measured in results.in_column(column):
+    for measured in column.runs:
         samples = measured.run.samples
         if samples:
             counts_KC = np.array(samples["train"])
             names = measured.run.settings.data.class_names
             sizes_K = counts_KC.sum(1)
-            alt = f"Seed {measured.cell.seed}; a client holds {sizes_K.min()} to {sizes_K.max()} samples."
+            alt = (
+                f"Seed {measured.seed}; a client holds {sizes_K.min()} to {sizes_K.max()} samples."
+            )
             shades_KC = np.sqrt(counts_KC / max(1, counts_KC.max()))
             return matrix(shades_KC, samples["clients"], names, ("client", "class"), alt)
     return None
 
 
-def spread(results: ExperimentResults, column: str) -> Figure | None:
+def spread(column: ColumnResults) -> Figure | None:
     """Return the clients' accuracies: on their own test sets where they have some, else on their mix of classes."""
-    runs = results.in_column(column)
-    own = any(run.run.own_test_sets for run in runs)
+    own = any(run.run.own_test_sets for run in column.runs)
     key = "client-accuracy" if own else "local-accuracy"
     by_row = {}
-    for row in results.experiment.rows:
-        shares_SK = at_clients(results.of(row.label, column), results.experiment.selection, key)
+    for row in column.rows:
+        shares_SK = at_clients(row, key)
         if shares_SK is not None and not np.isnan(shares_SK).all():
             tenth = max(1, shares_SK.shape[1] // 10)
             percent_SK = 100 * np.sort(shares_SK, axis=1)  # NaN, of a client without tests, is last
             measured = percent_SK[~np.isnan(percent_SK)]
             mean = float(measured.mean())
             lowest = float(np.nanmean(percent_SK[:, :tenth]))
-            by_row[row.label] = (measured, mean, lowest)
-    lowest_words = "worst decile" if has_decile(results, column) else "worst client"
+            by_row[row.row] = (measured, mean, lowest)
+    lowest_words = "worst decile" if has_decile(column) else "worst client"
     return strip(by_row, f"{words(key)}, %", lowest_words)
 
 
-def time(results: ExperimentResults, column: str) -> Figure | None:
+def time(column: ColumnResults) -> Figure | None:
     """Return seconds per round by what they went into."""
-    split = {label: mean_split(runs) for label, runs in trainings(results, column).items()}
+    split = {label: mean_split(runs) for label, runs in trainings(column).items()}
     return bars(split, "seconds a round")
 
 
@@ -278,27 +249,27 @@ def mean_curve(group: Sequence[SeedResult], curve: Curve) -> Points:
     return 100 * GRID, 100 * np.mean(by_seed, axis=0)
 
 
-def roc(results: ExperimentResults, column: str) -> Figure | None:
+def roc(column: ColumnResults) -> Figure | None:
     """Return the receiver operating characteristic of each row's final models."""
-    by_row = of_rows(results, column, lambda group: mean_curve(group, sensitivity))
+    by_row = of_rows(column, lambda group: mean_curve(group, sensitivity))
     chance = ([0, 100], [0, 100], "chance")
     x = "false alarms (1 - specificity), %"
     return lines(by_row, x, "sensitivity, %", at=10, dotted=chance)
 
 
-def precision_by_recall(results: ExperimentResults, column: str) -> Figure | None:
+def precision_by_recall(column: ColumnResults) -> Figure | None:
     """Return the precision by recall of each row's final models."""
-    by_row = of_rows(results, column, lambda group: mean_curve(group, precision))
+    by_row = of_rows(column, lambda group: mean_curve(group, precision))
     return lines(by_row, "recall, %", "precision, %", at=50)
 
 
-def reliability(results: ExperimentResults, column: str) -> Figure | None:
+def reliability(column: ColumnResults) -> Figure | None:
     """Return the share of right predictions by confidence: on the dotted line a model is calibrated, below it too sure.
 
     Confidence is the highest class probability (Guo et al., 2017).
     """
     diagonal = ([0, 100], [0, 100], "calibrated")
-    by_row = of_rows(results, column, reliability_of)
+    by_row = of_rows(column, reliability_of)
     return lines(by_row, "confidence, %", "predicted rightly, %", at=90, dotted=diagonal)
 
 

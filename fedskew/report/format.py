@@ -42,6 +42,11 @@ def in_percent(metric: str) -> bool:
     return unit_of(metric) == Unit.PERCENT
 
 
+def scale_of(metric: str) -> int:
+    """Return what a recorded number is multiplied by where it is shown."""
+    return 100 if in_percent(metric) else 1
+
+
 SELECTION_WORDS = {
     "last": "last round",
     "best": "best round kept",
@@ -74,6 +79,19 @@ class Table:
     rows: Sequence[Sequence[TableCell]]
     wordy: bool = False
     """Whether cells are sentences rather than numbers."""
+
+
+Texts = Sequence[TableCell | str]
+Line = list[TableCell | str]
+"""A row of a table while cells are added to it."""
+
+
+def table(caption: str, headings: Texts, rows: Sequence[Texts], wordy: bool = False) -> Table:
+    """Return a table whose cells may be given as their texts alone."""
+    lines = []
+    for texts in (headings, *rows):
+        lines.append([TableCell(one) if isinstance(one, str) else one for one in texts])
+    return Table(caption, lines[0], lines[1:], wordy)
 
 
 def first_upper(text: str) -> str:

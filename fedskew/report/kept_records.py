@@ -7,7 +7,7 @@ and summary.json with the hashes.
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from data import DataError, require
 from data.package_files import ROOT
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell
-from fedskew.report.inference import compare, measure, strata
 from fedskew.report.result_warnings import differing_settings
-from fedskew.report.results import SeedResult
+from fedskew.report.results import RowResults, SeedResult
 from fedskew.report.run_records import Run
+from fedskew.report.strata import compare_rows
 from server_app.keys import SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, Seconds
 from server_app.round_selection import points_of, select, summarize
@@ -49,12 +49,8 @@ def file_of(folder: Path, run: str) -> Path:
 
 def kept_runs(folder: Path | None, planned: Iterable[RunSettings]) -> dict[str, Run]:
     """Return the kept runs among planned ones by their ids; None keeps none. Raises DataError as `kept_run`."""
-    kept = {}
-    for settings in planned:
-        run = kept_run(folder, settings)
-        if run is not None:
-            kept[run.name] = run
-    return kept
+    kept = [kept_run(folder, settings) for settings in planned]
+    return {run.name: run for run in kept if run is not None}
 
 
 def kept_run(folder: Path | None, settings: RunSettings) -> Run | None:
@@ -148,9 +144,9 @@ def devices_of(record: RoundRecord) -> list[dict[str, str]]:
 
 def without_examples(numbers: ModelNumbers) -> ModelNumbers:
     """Return a model's numbers without those by class and client, but for the clients' accuracy."""
-    spreads = {}
-    for name, spread in numbers.spreads.items():
-        spreads[name] = spread if name == "client-accuracy" else replace(spread, values=())
+    spreads = dict(numbers.spreads)
+    for name in spreads.keys() - {"client-accuracy"}:
+        spreads[name] = replace(spreads[name], values=())
     validation = numbers.validation and without_examples(numbers.validation)
     return replace(
         numbers, recall=(), by_class={}, confusion=None, spreads=spreads, validation=validation
@@ -174,7 +170,9 @@ def origins(runs: Iterable[Run]) -> list[str]:
     ]
 
 
-def compared(kept: Run, repeated: Run, cells: Iterable[tuple[Cell, Experiment]]) -> dict[str, Any]:
+def compared(
+    kept: Run, repeated: Run, cells: Iterable[Cell], entries: Mapping[str, Experiment]
+) -> dict[str, Any]:
     """Return a kept run beside its repetition: whether the record stands, why, hashes, origin and the cells' numbers.
 
     A record stands where hash and numbers are the same, or, where bits may differ, as with another CPU type, where the
@@ -183,24 +181,25 @@ def compared(kept: Run, repeated: Run, cells: Iterable[tuple[Cell, Experiment]])
     Args:
         kept: the record.
         repeated: the finished run of the same settings.
-        cells: those of this run, with their experiments.
+        cells: those of this run.
+        entries: their experiments, by name.
     """
-    rows = [compared_cell(kept, repeated, cell, entry) for cell, entry in cells]
-    made_with = [
-        {**run.origin["versions"], "device": run.versions["device"]} for run in (kept, repeated)
-    ]
-    others = [name for name in SAME_BITS if len({one.get(name) for one in made_with}) > 1]
+    rows = [compared_cell(kept, repeated, cell, entries[cell.experiment]) for cell in cells]
     agrees = all(row["interval"] and row["interval"][0] <= 0 <= row["interval"][1] for row in rows)
-    if kept.hash == repeated.hash and numbers_of(kept) == numbers_of(repeated):
-        result = "identical: the same hash and numbers"
-    elif kept.hash == repeated.hash:
-        result = "differs: the same hash, and other numbers than the record's"
-    elif not others:
+    ours, theirs = (
+        {**run.origin["versions"], "device": run.versions["device"]} for run in (repeated, kept)
+    )
+    others = ", ".join(name for name in SAME_BITS if ours.get(name) != theirs.get(name))
+    if kept.hash != repeated.hash and not others:
         result = "differs: another hash with the same CPU type and versions"
-    elif agrees:
-        result = f"agrees: another {', '.join(others)}, and every number lies within its interval"
+    elif kept.hash != repeated.hash and agrees:
+        result = f"agrees: another {others}, and every number lies within its interval"
+    elif kept.hash != repeated.hash:
+        result = f"differs: another {others}, and a number lies outside its interval"
+    elif numbers_of(kept) != numbers_of(repeated):
+        result = "differs: the same hash, and other numbers than the record's"
     else:
-        result = f"differs: another {', '.join(others)}, and a number lies outside its interval"
+        result = "identical: the same hash and numbers"
     return {
         "run": kept.name,
         "holds": not result.startswith("differs"),
@@ -214,21 +213,19 @@ def compared(kept: Run, repeated: Run, cells: Iterable[tuple[Cell, Experiment]])
 def compared_cell(kept: Run, repeated: Run, cell: Cell, entry: Experiment) -> dict[str, Any]:
     """Return a cell's kept and repeated number, and the interval of their difference over the test examples."""
     metric = entry.metric_of(cell.column)
-    ours, theirs = (
-        SeedResult(cell, run, points_of(run.records, cell.deployed)) for run in (repeated, kept)
-    )
-    our_number, their_number = (measure(one, entry.selection, metric) for one in (ours, theirs))
-    interval = None
-    if our_number is not None and their_number is not None:
-        pair = (strata(ours, entry.selection, metric), strata(theirs, entry.selection, metric))
-        names = (f"{cell.row} repeated", cell.row)
-        interval = compare({cell.seed: our_number - their_number}, [pair], names).interval
+    rows = []
+    for run, name in ((kept, cell.row), (repeated, f"{cell.row} repeated")):
+        points = points_of(run.records, cell.deployed)
+        of_run = SeedResult(cell, run, points, metric, entry.selection)
+        rows.append(RowResults(name, cell.column, metric, entry.selection, [of_run], {}, 1))
+    of_kept, of_repeated = rows
+    found = compare_rows(of_repeated, of_kept)
     return {
         "cell": f"{cell.experiment}, {cell.row}, {cell.column}",
         "metric": metric,
-        "kept": their_number,
-        "repeated": our_number,
-        "interval": interval and [interval.low, interval.high],
+        "kept": of_kept.numbers.get(cell.seed),
+        "repeated": of_repeated.numbers.get(cell.seed),
+        "interval": list(found.ends) if found and found.interval else None,
     }
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -207,6 +208,11 @@ def as_json(document: Document) -> dict[str, Any]:
         "runs": runs,
         "command": results.command,
     }
+
+
+def json_text(documents: Sequence[Document]) -> str:
+    """Return all that the tables of the reports show as JSON."""
+    return json.dumps([*map(as_json, documents)], indent=2) + "\n"
 
 
 def bibtex(documents: Sequence[Document]) -> str:

@@ -12,12 +12,8 @@ from server_app.settings import defaults
 
 def values_of(key: str, cells: Iterable[Cell]) -> str:
     """Return the values of a setting in the runs that have it, in the order of the cells."""
-    values = []
-    for cell in cells:
-        settings = cell.run.flat()
-        if key in settings:
-            values.append(str(settings[key]))
-    return ", ".join(dict.fromkeys(values))
+    flat = [cell.run.flat() for cell in cells]
+    return ", ".join(dict.fromkeys(str(settings[key]) for settings in flat if key in settings))
 
 
 def changes(experiment: Sequence[Cell], cells: Sequence[Cell], keys: Iterable[str]) -> list[str]:
@@ -37,8 +33,7 @@ def run_warnings(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
     if missing:
         warnings.append(f"{len(missing)} of {len(runs)} runs are missing: {listed(missing)}.")
     for name, run in runs.items():
-        for sentence in wrong_with(run):
-            warnings.append(f"{name}: {sentence}.")
+        warnings += [f"{name}: {sentence}." for sentence in wrong_with(run)]
     return warnings + mismatches(cells, runs)
 
 
@@ -48,39 +43,41 @@ def mismatches(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
     values: dict[str, dict[str, str]] = {}
     for cell in cells:
         run = runs[cell.run.run_id]
-        if not run.finished:
-            continue
-        where = f"{cell.column}, seed {cell.seed}".removeprefix(", ")
-        what = f"Not the same samples at the same clients ({where}): partition"
-        code = str(run.origin.get("partition-hash", "unknown"))
-        values.setdefault(what, {})[run.name] = code[:12]
+        if run.finished:
+            where = f"{cell.column}, seed {cell.seed}".removeprefix(", ")
+            what = f"Not the same samples at the same clients ({where}): partition"
+            code = str(run.origin.get("partition-hash", "unknown"))
+            values.setdefault(what, {})[run.name] = code[:12]
     for name in (*VERSIONS, "device"):
         finished = {run.name: run.versions[name] for run in runs.values() if run.finished}
         values[f"Runs were made with different {name}:"] = finished
     warnings = []
     for what, value_of in values.items():
-        distinct = dict.fromkeys(value_of.values())
-        texts = [f"{value} in {listed(runs_with(value_of, value))}" for value in distinct]
+        texts = []
+        for value in dict.fromkeys(value_of.values()):
+            names = [name for name in value_of if value_of[name] == value]
+            texts.append(f"{value} in {listed(names)}")
         if len(texts) > 1:
             warnings.append(f"{what} {'; '.join(texts)}.")
     return warnings
-
-
-def runs_with(value_of: Mapping[str, str], value: str) -> list[str]:
-    """Return the runs that have a value."""
-    return [name for name in value_of if value_of[name] == value]
 
 
 def wrong_with(run: Run) -> list[str]:
     """Return what is wrong with one run: damaged, diverged, not finished, without some clients, of other settings."""
     if run.divergence is not None:
         return [divergence_words(run.divergence)]
-    if not run.finished:
+    if run.state == "missing":
+        return []
+    if run.state == "damaged":
         rounds = f"rounds.jsonl is damaged, {len(run.records)} of {run.rounds} rounds: left out"
-        damaged = f"{rounds}; its own command mends it"
-        unfinished = f"unfinished and left out, {run.state}"
-        state = {"damaged": [damaged], "missing": []}
-        return state.get(run.state, [unfinished])
+        return [f"{rounds}; its own command mends it"]
+    if not run.finished:
+        return [f"unfinished and left out, {run.state}"]
+    return [*lost_or_failed(run), *made_otherwise(run)]
+
+
+def lost_or_failed(run: Run) -> list[str]:
+    """Return which rounds a finished run has lost, and which clients failed how often."""
     sentences = []
     if run.lost:
         rounds = listed(map(str, run.lost), 10)
@@ -95,9 +92,14 @@ def wrong_with(run: Run) -> list[str]:
             clients.append(f"{sites[client] if sites else f'client {client}'} ({times})")
         failed = f"{times_of.total()} times a client failed in a round and was left out of it"
         sentences.append(f"{failed}: {listed(clients)}")
+    return sentences
+
+
+def made_otherwise(run: Run) -> list[str]:
+    """Return whether a finished run is of other settings than planned, or of several versions."""
     if not run.origin:
-        sentences.append("settings.json is missing or damaged; its own command writes it anew")
-        return sentences
+        return ["settings.json is missing or damaged; its own command writes it anew"]
+    sentences = []
     different = differing_settings(run, run.origin["settings"])
     if different:
         sentences.append(f"its settings.json differs from the experiment in {', '.join(different)}")
@@ -113,16 +115,12 @@ def differing_settings(run: Run, recorded: Mapping[str, object]) -> list[str]:
     """Return the settings with an effect on numbers that are others in a record than in a run; unnamed is default."""
     planned = {**defaults(), **run.settings.flat()}
     stated = {**defaults(), **recorded}
-    different = []
-    for key in sorted(planned.keys() | stated.keys()):
-        if key not in WITHOUT_EFFECT_ON_NUMBERS and planned.get(key) != stated.get(key):
-            different.append(key)
-    return different
+    keys = (planned.keys() | stated.keys()) - WITHOUT_EFFECT_ON_NUMBERS
+    return [key for key in sorted(keys) if planned.get(key) != stated.get(key)]
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
     """Return the first names, and how many more there are."""
     shown = list(names)
-    if len(shown) > most:
-        return f"{', '.join(shown[:most])} and {len(shown) - most} more"
-    return ", ".join(shown)
+    more = f" and {len(shown) - most} more" if len(shown) > most else ""
+    return ", ".join(shown[:most]) + more

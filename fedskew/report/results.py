@@ -1,18 +1,20 @@
 """The results of an experiment: its runs as their folders have them, by row, column and seed."""
 
-import itertools
 import math
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from data import require
+from fedskew.experiments.claims import Better
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
 from fedskew.experiments.plan import runs as runs_of
 from fedskew.experiments.tuning import Tuned, TuningRun, trials, values_of_rows
+from fedskew.report.format import named, scale_of
+from fedskew.report.inference import Estimate
 from fedskew.report.result_warnings import changes, run_warnings, values_of
 from fedskew.report.run_records import Run
 from server_app.evaluation import PositiveClass, positive_class
@@ -23,19 +25,49 @@ from server_app.run_settings import RunSettings, Scalar
 
 SPREAD_PARTS = {"mean": "mean", "worst": "worst", "worst-decile": "worst_decile"}
 """What a number over the clients has beside each client's."""
-LEAST_CLIENTS_OF_DECILE = 20
-"""Of fewer clients the lowest tenth is one client, and is called the worst client."""
 
 
 @dataclass(frozen=True)
 class SeedResult:
-    """One cell of the table for one seed: a finished run, and the rounds of one of its models."""
+    """One cell of the table for one seed: a finished run, the rounds of one of its models, and the number shown."""
 
     cell: Cell
     run: Run
     points: tuple[Point, ...]
+    metric: str = ""
+    selection: str = "last"
+    """Of which rounds the number is."""
 
-    def number(self, point: Point, metric: str) -> float | None:
+    @property
+    def seed(self) -> int:
+        return self.cell.seed
+
+    @property
+    def selected(self) -> Sequence[Point]:
+        """The rounds that the number is of; none where the run has no such rounds."""
+        return select(self.points, self.selection)
+
+    @property
+    def number(self) -> float | None:
+        """The mean over the rounds that are selected, in percent where it is a share."""
+        mean = self.mean(self.metric)
+        return mean if mean is None else mean * scale_of(self.metric)
+
+    @property
+    def by_round(self) -> dict[int, float]:
+        """The number by evaluated round, of the rounds that have it, in percent where it is a share."""
+        values = {point.round: self.value(point, self.metric) for point in self.points}
+        scale = scale_of(self.metric)
+        return {round: scale * value for round, value in values.items() if value is not None}
+
+    def mean(self, metric: str) -> float | None:
+        """Return the mean of a number over the rounds that are selected; None where one of them does not have it."""
+        values = [self.value(point, metric) for point in self.selected]
+        known = [value for value in values if value is not None]
+        # A round that diverged has no number.
+        return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+
+    def value(self, point: Point, metric: str) -> float | None:
         """Return a number of the model, or of the round: NAME, or of one over the clients NAME.mean, NAME.worst,
         NAME.worst-decile or NAME.SITE. None where there is none, or NaN. Raises SettingError for an unknown site."""
         name, _, part = metric.partition(".")
@@ -59,16 +91,6 @@ class SeedResult:
             return float(value)
         return None
 
-    def selected(self, selection: str, metric: str) -> float | None:
-        """Return the mean of a number over the rounds that are selected; None where one of them does not have it."""
-        numbers = []
-        for point in select(self.points, selection):
-            number = self.number(point, metric)
-            if number is None:  # the round diverged, or does not have it
-                return None
-            numbers.append(number)
-        return math.fsum(numbers) / len(numbers) if numbers else None
-
     @property
     def positive_class(self) -> PositiveClass | None:
         """The class of two that AUPRC, sensitivity and specificity are about; None for more classes."""
@@ -89,6 +111,74 @@ class SeedResult:
         rule = f"{site} is no client of {dataset}, whose clients are {', '.join(sites)}"
         require(site in sites, key, metric, rule)
         return sites.index(site)
+
+
+@dataclass(frozen=True)
+class RowResults:
+    """One row of the table in one column, by one number."""
+
+    row: str
+    column: str
+    metric: str
+    selection: str
+    runs: Sequence[SeedResult]
+    """The finished ones, in the order of the seeds."""
+    diverged: Mapping[int, Mapping[str, Any]]
+    """By seed how runs diverged."""
+    seeds: int
+    """How many the table has."""
+
+    def by(self, metric: str, selection: str = "") -> "RowResults":
+        """Return the row by another number, of the same rounds where none are named."""
+        selection = selection or self.selection
+        runs = [replace(run, metric=metric, selection=selection) for run in self.runs]
+        return replace(self, metric=metric, selection=selection, runs=runs)
+
+    def of_seed(self, seed: int) -> SeedResult | None:
+        """Return the finished run of one seed; None where there is none."""
+        return next((run for run in self.runs if run.seed == seed), None)
+
+    @property
+    def points(self) -> list[Point]:
+        """The rounds that are selected, of all runs."""
+        return [point for run in self.runs for point in run.selected]
+
+    @property
+    def numbers(self) -> dict[int, float]:
+        """The number by seed, of the seeds that have it."""
+        by_seed = {run.seed: run.number for run in self.runs}
+        return {seed: number for seed, number in by_seed.items() if number is not None}
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The number over the seeds that have it; None where none has."""
+        return Estimate(self.numbers) if self.numbers else None
+
+
+@dataclass(frozen=True)
+class ColumnResults:
+    """One column of the table: all rows by one number."""
+
+    name: str
+    metric: str
+    selection: str
+    rows: Sequence[RowResults]
+    reference: RowResults
+    """The row that the others are compared with."""
+
+    @property
+    def measured(self) -> list[RowResults]:
+        """The rows with finished runs."""
+        return [row for row in self.rows if row.runs]
+
+    @property
+    def runs(self) -> list[SeedResult]:
+        """The finished runs, row by row."""
+        return [run for row in self.rows for run in row.runs]
+
+    def titled(self, text: str) -> str:
+        """Return a caption or sentence with the column's name before it; a single column has none."""
+        return named(self.name) + text
 
 
 @dataclass(frozen=True)
@@ -133,25 +223,44 @@ class ExperimentResults:
         """Whether any run has finished or diverged, so that there is something to report."""
         return any(run.has_ended for run in self.runs.values())
 
-    def of(self, row: str, column: str) -> Sequence[SeedResult]:
-        """Return the finished runs of a row in a column."""
-        return self.measured.get((row, column), ())
+    @property
+    def reference(self) -> str:
+        """The row that the others are compared with.
 
-    def diverged(self, row: str, column: str) -> dict[int, Mapping[str, Any]]:
-        """Return by seed how the runs of a row in a column diverged."""
-        by_seed = {}
+        That is the experiment's own choice, else plain FedAvg, else a claim's row, else the first.
+        """
+        experiment = self.experiment
+        if experiment.reaches:
+            return experiment.reaches
+        for row in experiment.rows:
+            if row.method == "fedavg" and not row.settings:
+                return row.label
+        than = [claim.than for claim in experiment.claims if isinstance(claim, Better)]
+        return than[0] if than else experiment.rows[0].label
+
+    @property
+    def columns(self) -> list[ColumnResults]:
+        """The table, column by column."""
+        return [self.column(name) for name in self.experiment.columns]
+
+    def column(self, name: str) -> ColumnResults:
+        """Return a column by the number that the table shows there."""
+        rows = {row.label: self.of(row.label, name) for row in self.experiment.rows}
+        metric = self.experiment.metric_of(name)
+        selection = self.experiment.selection
+        return ColumnResults(name, metric, selection, [*rows.values()], rows[self.reference])
+
+    def of(self, row: str, column: str, metric: str = "", selection: str = "") -> RowResults:
+        """Return a row in a column, by the table's number where none is named."""
+        diverged = {}
         for cell in self.cells:
-            if (cell.row, cell.column) != (row, column):
-                continue
             divergence = self.runs[cell.run.run_id].divergence
-            if divergence is not None:
-                by_seed[cell.seed] = divergence
-        return by_seed
-
-    def in_column(self, column: str) -> list[SeedResult]:
-        """Return the finished runs of a column, row by row."""
-        groups = [self.of(row.label, column) for row in self.experiment.rows]
-        return list(itertools.chain.from_iterable(groups))
+            if (cell.row, cell.column) == (row, column) and divergence is not None:
+                diverged[cell.seed] = divergence
+        runs = self.measured.get((row, column), ())
+        seeds = len(self.seeds)
+        found = RowResults(row, column, "", self.experiment.selection, runs, diverged, seeds)
+        return found.by(metric or self.experiment.metric_of(column), selection)
 
 
 def gather(
@@ -199,32 +308,35 @@ def measured_runs(
     """Return the finished runs of cells by row and column."""
     measured: dict[tuple[str, str], list[SeedResult]] = {}
     for cell in cells:
-        run = runs[cell.run.run_id]
-        points = points_of(run.records, cell.deployed) if run.finished else ()
-        if points:
-            of_cell = measured.setdefault((cell.row, cell.column), [])
-            of_cell.append(SeedResult(cell, run, points))
+        result = seed_result(cell, runs[cell.run.run_id])
+        if result is not None:
+            measured.setdefault((cell.row, cell.column), []).append(result)
     return measured
+
+
+def seed_result(cell: Cell, run: Run, selection: str = "last") -> SeedResult | None:
+    """Return a finished run as a cell's result; None for another run, and without the model that the cell deploys."""
+    points = points_of(run.records, cell.deployed) if run.finished else ()
+    return SeedResult(cell, run, points, selection=selection) if points else None
 
 
 def tuned_by(tried: Sequence[TuningRun], experiment: Experiment) -> list[Tuned]:
     """Return what trials gave, in the order of the experiment's columns and rows; only finished runs count."""
-    # By row and column, the number of each value that was tried.
-    numbers: dict[tuple[str, str], dict[Scalar, float]] = {}
+    # By row and column: the number of each value, and the values that diverged.
+    scores: dict[tuple[str, str], dict[Scalar, float]] = {}
     diverged: dict[tuple[str, str], list[Scalar]] = {}
     for trial in tried:
-        run = Run.read(trial.cell.run)
         place = (trial.row, trial.column)
-        number = None
-        if run.finished:
-            result = SeedResult(trial.cell, run, points_of(run.records, trial.cell.deployed))
-            number = result.selected(experiment.selection, experiment.metric_of(trial.column))
-        numbers.setdefault(place, {})[trial.value] = math.nan if number is None else number
+        run = Run.read(trial.cell.run)
+        result = seed_result(trial.cell, run, experiment.selection)
+        number = result.mean(experiment.metric_of(trial.column)) if result else None
+        scores.setdefault(place, {})[trial.value] = math.nan if number is None else number
+        diverged.setdefault(place, [])
         if run.divergence is not None:
-            diverged.setdefault(place, []).append(trial.value)
+            diverged[place].append(trial.value)
     return [
-        Tuned(*place, of_cell, experiment.metric_of(place[1]), diverged.get(place, ()))
-        for place, of_cell in numbers.items()
+        Tuned(*place, scores[place], experiment.metric_of(place[1]), diverged[place])
+        for place in scores
     ]
 
 

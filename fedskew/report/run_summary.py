@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from fedskew.report.format import NONE, Table, TableCell, named
-from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.format import NONE, Table, table
+from fedskew.report.results import ColumnResults, ExperimentResults, SeedResult
 from fedskew.report.run_records import Run
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
 from server_app.settings import defaults
@@ -26,7 +26,7 @@ def what_was_run(results: ExperimentResults) -> dict[str, str]:
     """Return by heading what was run, of the plan's settings and of what the finished runs have recorded."""
     runs = list(results.runs.values())
     flat = [run.settings.flat() for run in runs]
-    positives = (one.positive_class for group in results.measured.values() for one in group)
+    positives = [run.positive_class for column in results.columns for run in column.runs]
     texts = {
         "data": distinct(map(data, runs)),
         "clients": clients(runs),
@@ -75,11 +75,8 @@ def clients(runs: Sequence[Run]) -> str:
     sites = distinct(", ".join(run.sites) for run in runs if run.agreement)
     if sites:
         return f"{sites}; how many samples of which class each holds is known there alone"
-    numbers = dict.fromkeys(str(run.settings.data.clients) for run in runs)
-    text = " or ".join(numbers)
-    sizes = []
-    for run in runs:
-        sizes += [sum(counts_C) for counts_C in run.samples.get("train", ())]
+    text = " or ".join(dict.fromkeys(str(run.settings.data.clients) for run in runs))
+    sizes = [sum(counts_C) for run in runs for counts_C in run.samples.get("train", ())]
     return f"{text}, {span(sizes)} training samples each" if sizes else text
 
 
@@ -87,15 +84,11 @@ def tested(runs: Sequence[Run]) -> str:
     """Return on what the models were tested, and by whom."""
     if any(run.agreement for run in runs):
         return "by the sites, each on its own test set, whose size is known there alone"
-    last_records = [run.records[-1] for run in runs if run.records]
-    by_whom = distinct(
-        f"by the {record.evaluated_by}"
-        for record in last_records
-        if record.evaluated_by != "nobody"
-    )
+    by_whom = {run.records[-1].evaluated_by: None for run in runs if run.records}
+    texts = [f"by the {name}" for name in by_whom if name != "nobody"]
     sizes = [sum(run.samples["test"]) for run in runs if run.samples]
-    texts = [by_whom, f"{span(sizes)} test samples" if sizes else ""]
-    return ", ".join(filter(None, texts))
+    shown = ["; ".join(texts), f"{span(sizes)} test samples" if sizes else ""]
+    return ", ".join(filter(None, shown))
 
 
 def span(values: Sequence[int]) -> str:
@@ -123,35 +116,26 @@ def mean_split(runs: Sequence[SeedResult]) -> dict[str, float]:
     return dict(zip(PARTS, means.tolist(), strict=True))
 
 
-def trainings(results: ExperimentResults, column: str) -> dict[str, list[SeedResult]]:
+def trainings(column: ColumnResults) -> dict[str, list[SeedResult]]:
     """Return the trainings of a column by the rows that they serve: one run per seed."""
-    rows_of: dict[str, list[str]] = {}
-    first_of: dict[str, SeedResult] = {}
-    for measured in results.in_column(column):
-        name = measured.run.name
-        first_of.setdefault(name, measured)
-        rows_of.setdefault(name, []).append(measured.cell.row)
+    by_name: dict[str, list[SeedResult]] = {}
+    for run in column.runs:
+        by_name.setdefault(run.run.name, []).append(run)
     by_rows: dict[str, list[SeedResult]] = {}
-    for name, measured in first_of.items():
-        rows = ", ".join(rows_of[name])
-        by_rows.setdefault(rows, []).append(measured)
+    for same in by_name.values():
+        rows = ", ".join(run.cell.row for run in same)
+        by_rows.setdefault(rows, []).append(same[0])
     return by_rows
 
 
-def time_tables(results: ExperimentResults) -> list[Table]:
+def time_table(column: ColumnResults) -> Table:
     """Return seconds per round by what they went into."""
-    headings = list(map(TableCell, ("training", *PARTS, "round")))
-    tables = []
-    for column in results.experiment.columns:
-        rows = []
-        for label, runs in trainings(results, column).items():
-            seconds = list(mean_split(runs).values())
-            cells = [TableCell(f"{value:.3f}") for value in (*seconds, sum(seconds))]
-            rows.append([TableCell(label), *cells])
-        caption = "seconds a round, mean over rounds and seeds; one training a row."
-        if rows:
-            tables.append(Table(named(column) + caption, headings, rows))
-    return tables
+    lines = []
+    for label, runs in trainings(column).items():
+        seconds = list(mean_split(runs).values())
+        lines.append([label, *(f"{value:.3f}" for value in (*seconds, sum(seconds)))])
+    caption = "seconds a round, mean over rounds and seeds; one training a row."
+    return table(caption, ("training", *PARTS, "round"), lines)
 
 
 def runs_table(results: ExperimentResults) -> Table:
@@ -159,13 +143,10 @@ def runs_table(results: ExperimentResults) -> Table:
     made_with = {"code": "code", "torch": "torch", "flwr": "flwr", "CPU": "cpu", "device": "device"}
     rows = []
     for run in results.runs.values():
+        made = [run.versions[key] if run.origin else NONE for key in made_with.values()]
         state = f"{run.state}: {run.ended}" if run.ended else run.state
-        texts = [run.name, state]
-        for key in made_with.values():
-            texts.append(run.versions[key] if run.origin else NONE)
-        texts.append(str(run.origin.get("partition-hash", NONE))[:12])
-        texts.append(run.hash[:12] or NONE)
-        rows.append(list(map(TableCell, texts)))
+        partition = str(run.origin.get("partition-hash", NONE))[:12]
+        rows.append((run.name, state, *made, partition, run.hash[:12] or NONE))
     headings = ("run", "state", *made_with, "partition hash", "model hash")
     caption = "The runs, what made them, and the hashes of their data and models."
-    return Table(caption, list(map(TableCell, headings)), rows, wordy=True)
+    return table(caption, headings, rows, wordy=True)

@@ -74,16 +74,13 @@ def table(runs: Sequence[Run]) -> ExperimentResults:
     differing = differing_settings(runs)
     cells: dict[tuple[str, str, int], Cell] = {}
     # Runs with one model first: they are a method's own, while others deploy it beside theirs.
-    for run in sorted(runs, key=number_of_models):
+    for run in sorted(runs, key=lambda run: len((run.summary or {}).get("models", ()))):
         general = run.settings.general
         column, changed = in_words(run, differing)
-        rows = {"": general.method}
-        if run.finished and run.summary:
-            rows = run.summary.get("rows", {})
+        rows = run.summary.get("rows", {}) if run.finished and run.summary else {"": general.method}
         for deployed, method in rows.items():
-            row = method + changed
-            cell = Cell("", row, column, general.seed, run.settings, deployed)
-            cells.setdefault((row, column, general.seed), cell)
+            place = (method + changed, column, general.seed)
+            cells.setdefault(place, Cell("", *place, run.settings, deployed))
     by_seed = sorted(cells.values(), key=lambda cell: cell.seed)
     by_id = {run.name: run for run in runs}
     return ExperimentResults(
@@ -94,11 +91,6 @@ def table(runs: Sequence[Run]) -> ExperimentResults:
         warnings=tuple(run_warnings(by_seed, by_id)),
         command="",
     )
-
-
-def number_of_models(run: Run) -> int:
-    """Return how many models a run deploys; 0 before it is finished."""
-    return len((run.summary or {}).get("models", ()))
 
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:
@@ -126,13 +118,9 @@ def in_words(run: Run, keys: Sequence[str]) -> tuple[str, str]:
 
 def experiment_of(cells: Sequence[Cell], run: Run) -> Experiment:
     """Return the experiment that these cells would be of; methods come as they are listed, FedAvg first."""
-    order = list(METHODS)
-
-    def rank(row: Row) -> tuple[int, str]:
-        position = order.index(row.method) if row.method in order else len(order)
-        return position, row.label
-
-    rows = {cell.row: Row(cell.row, cell.row.partition(",")[0]) for cell in cells}
+    order = {name: place for place, name in enumerate(METHODS)}
+    rows = [Row(label, label.partition(",")[0]) for label in {cell.row for cell in cells}]
+    rows.sort(key=lambda row: (order.get(row.method, len(order)), row.label))
     columns = sorted({cell.column for cell in cells})
     title = f"Runs on {run.data_name}"
     if run.agreement:
@@ -140,7 +128,7 @@ def experiment_of(cells: Sequence[Cell], run: Run) -> Experiment:
     return Experiment(
         name=f"runs-{run.data_name}",
         title=title,
-        rows=tuple(sorted(rows.values(), key=rank)),
+        rows=tuple(rows),
         columns={column: {} for column in columns},
         seeds=tuple(sorted({cell.seed for cell in cells})),
     )

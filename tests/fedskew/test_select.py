@@ -16,7 +16,7 @@ from data import DataError, DataSettings, SettingError, federate
 from fedskew import select as selection
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import plan, runs
-from fedskew.report.inference import Comparison, Summary, compare
+from fedskew.report.inference import Estimate, with_interval
 from fedskew.select import FRESH_SEEDS, ends, partition_by_counts, permissions_of, select
 from server_app.record import RoundRecord, Seconds
 from server_app.run_settings import Scalar
@@ -42,28 +42,26 @@ class Trainer:
         record = RoundRecord(1, seconds=Seconds(clients=self.seconds, round=self.seconds))
         records = {run.run_id: SimpleNamespace(records=[record]) for run in runs(cells)}
         results = SimpleNamespace(experiment=experiment, cells=cells, runs=records)
-        results.of = lambda label, column: self.by_seed(experiment, label)
-        results.diverged = lambda label, column: {
-            seed: {} for seed, of in self.by_seed(experiment, label).items() if math.isnan(of)
-        }
+        results.of = lambda label, *_: self.row(experiment, label)
         return results
 
-    def by_seed(self, experiment: Experiment, label: str) -> dict[int, float]:
+    def row(self, experiment: Experiment, label: str) -> Any:
         (row,) = (row for row in experiment.rows if row.label == label)
         rate = float(row.settings["learning-rate"])
-        return {seed: self.score(row.method, rate, seed) for seed in experiment.seeds}
+        scores = {seed: self.score(row.method, rate, seed) for seed in experiment.seeds}
+        finite = {seed: score for seed, score in scores.items() if math.isfinite(score)}
+        return SimpleNamespace(
+            row=label,
+            numbers=finite,
+            estimate=Estimate(finite) if finite else None,
+            diverged={seed: {} for seed, score in scores.items() if math.isnan(score)},
+        )
 
 
-def summary(by_seed: Mapping[int, float], *_: object) -> Summary | None:
-    finite = {seed: of for seed, of in by_seed.items() if math.isfinite(of)}
-    return Summary(finite) if finite else None
-
-
-def compared(results: Any, row: str, than: str, *_: object) -> Comparison | None:
-    ours, theirs = results.of(row, ""), results.of(than, "")
+def compared(row: Any, than: Any) -> Estimate | None:
+    ours, theirs = row.numbers, than.numbers
     gains = {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
-    finite = {seed: of for seed, of in gains.items() if math.isfinite(of)}
-    return compare(finite, [(None, None)] * len(finite), (row, than)) if finite else None
+    return with_interval(gains, [(None, None)] * len(gains), (row.row, than.row)) if gains else None
 
 
 @dataclass
@@ -97,7 +95,6 @@ def selecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Selecting:
             earlier.unlink()
         monkeypatch.setattr(selection, "run_all", lambda *_, **__: ({}, {}))
         monkeypatch.setattr(selection, "gather", trainer.gather)
-        monkeypatch.setattr(selection, "summarize_seeds", summary)
         monkeypatch.setattr(selection, "compare_rows", compared)
         monkeypatch.setattr(selection, "chance_words", options.pop("chance", lambda *_: ""))
         settings: dict[str, Scalar] = {"model": "mlp-bn", "rounds": 20, "results": str(tmp_path)}
@@ -269,7 +266,7 @@ def test_an_option_that_cannot_be_is_refused(
 
 
 def test_an_interval_over_seeds_alone_is_wider_where_their_samples_overlap() -> None:
-    gain = compare({0: 1.0, 1: 2.0, 2: 3.0, 3: 2.0}, [(None, None)] * 4, ("a", "b"))
+    gain = with_interval({0: 1.0, 1: 2.0, 2: 3.0, 3: 2.0}, [(None, None)] * 4, ("a", "b"))
     assert gain.interval is not None
     assert ends(gain, 0.0) == (gain.interval.low, gain.interval.high)
     low, high = ends(gain, 0.2)

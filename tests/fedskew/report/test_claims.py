@@ -9,10 +9,9 @@ from fedskew.experiments.claims import claim_of
 from fedskew.experiments.experiments import experiment
 from fedskew.experiments.plan import plan
 from fedskew.report.claims import Verdict, judge_claim
-from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.results import ExperimentResults, measured_runs
 from fedskew.report.run_records import Run
 from server_app.record import ModelNumbers, RoundRecord
-from server_app.round_selection import points_of
 
 COLUMNS = {"E = 1": {"local-epochs": 1}, "E = 5": {}, "E = 10": {"local-epochs": 10}}
 Curves = Mapping[tuple[str, str], Sequence[Sequence[float]]]
@@ -34,7 +33,6 @@ def made(curves: Curves, **series: Sequence[float]) -> ExperimentResults:
     named = experiment("made", entry)
     cells = plan(named)
     runs: dict[str, Run] = {}
-    measured: dict[tuple[str, str], list[SeedResult]] = {}
     for cell in cells:
         records = []
         for number, value in enumerate(curves[cell.row, cell.column][cell.seed]):
@@ -43,10 +41,8 @@ def made(curves: Curves, **series: Sequence[float]) -> ExperimentResults:
                 name.replace("_", "-"): of_round[number] for name, of_round in series.items()
             }
             records.append(RoundRecord(number + 1, {cell.deployed: numbers}, metrics=metrics))
-        run = runs[cell.run.run_id] = Run(cell.run, {}, records, {"models": {}})
-        result = SeedResult(cell, run, points_of(records, cell.deployed))
-        measured.setdefault((cell.row, cell.column), []).append(result)
-    return ExperimentResults(named, cells, runs, measured, (), "")
+        runs[cell.run.run_id] = Run(cell.run, {}, records, {"models": {}})
+    return ExperimentResults(named, cells, runs, measured_runs(cells, runs), (), "")
 
 
 def judged(results: ExperimentResults, claim: Mapping[str, Any]) -> Verdict:

@@ -24,7 +24,7 @@ def known(tmp_path: Path) -> ExperimentResults:
     none = {"claims": [], "cells": {}, "notes": {}, "series": []}
     frozen = frozen_results(tmp_path, **one, **none)
     runs = []
-    for run in frozen_results(tmp_path).of("fedavg", "LDA 0.5")[:2]:
+    for run in frozen_results(tmp_path).of("fedavg", "LDA 0.5").runs[:2]:
         numbers = replace(
             run.points[-1].numbers, spreads={"client-auroc": spread(AREAS[run.cell.seed])}
         )

@@ -86,7 +86,7 @@ def test_areas_below_the_curves_are_the_metrics(seed: int) -> None:
 
 def test_reliability_gives_the_calibration_error_of_the_metrics(results: ExperimentResults) -> None:
     """Over the samples of all three seeds together."""
-    points = reliability_of(results.of("fedavg", COLUMN))
+    points = reliability_of(results.of("fedavg", COLUMN).runs)
     made = [predictions(seed, 10, shift=0.8) for seed in (0, 1, 2)]
     log_NC = np.concatenate([one.log_probabilities_NC for one in made])
     confidence_N = np.exp(log_NC.max(1))
@@ -101,8 +101,8 @@ def test_reliability_gives_the_calibration_error_of_the_metrics(results: Experim
 
 
 def test_lines_by_bytes_stand_at_the_megabytes_sent(results: ExperimentResults) -> None:
-    group = results.of("fedavg", COLUMN)
+    group = results.of("fedavg", COLUMN, "balanced-accuracy").runs
     sent = [record.bytes_down + record.bytes_up for run in group for record in run.run.records]
-    points = by_round(group, "balanced-accuracy", by_bytes=True)
+    points = by_round(group, by_bytes=True)
     assert points is not None
     assert points[0][-1] == pytest.approx(sum(sent) / len(group) / 1e6)

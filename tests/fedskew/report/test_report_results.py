@@ -23,7 +23,7 @@ def warnings_of(experiment: Experiment, results: Path) -> list[str]:
 def seeds_of(experiment: Experiment, results: Path, row: str = "fedshift") -> list[int]:
     """Return the seeds of a row in LDA 0.5 that count."""
     found = gather(experiment, {"results": str(results)})
-    return [measured.cell.seed for measured in found.of(row, "LDA 0.5")]
+    return [run.seed for run in found.of(row, "LDA 0.5").runs]
 
 
 def folder(

@@ -16,25 +16,19 @@ from fedskew.report.claims import judge
 from fedskew.report.differences import differences
 from fedskew.report.format import words_and_unit
 from fedskew.report.inference import (
-    Comparison,
+    Estimate,
     Interval,
     Strata,
-    class_weights,
-    compare,
     holm,
-    interval_of,
-    measure,
     p_of_several,
     resample,
     seeds_to_decide,
-    strata,
     student,
-)
-from fedskew.report.inference import (
-    verdict as side_of,
+    with_interval,
 )
 from fedskew.report.results import SeedResult
 from fedskew.report.rounds_to_target import rounding_of
+from fedskew.report.strata import class_weights, strata
 from server_app.record import ModelNumbers, RoundRecord, Spread
 from server_app.round_selection import Point
 
@@ -67,7 +61,7 @@ def of_clients(*values: float) -> ModelNumbers:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> SeedResult:
-    return frozen_results(tmp_path_factory.mktemp("frozen")).of("creff", "LDA 0.5")[0]
+    return frozen_results(tmp_path_factory.mktemp("frozen")).of("creff", "LDA 0.5").runs[0]
 
 
 def test_numbers_of_a_record_by_their_names(measured: SeedResult) -> None:
@@ -85,11 +79,11 @@ def test_numbers_of_a_record_by_their_names(measured: SeedResult) -> None:
         "matching-loss": 0.7,
         "bytes-up": 0,
     }
-    assert {name: site.number(site.points[0], name) for name in numbers} == numbers
+    assert {name: site.value(site.points[0], name) for name in numbers} == numbers
     for absent in ("client-accuracy.usps", "client-accuracy", "loss", "recall", "nothing"):
-        assert site.number(site.points[0], absent) is None
+        assert site.value(site.points[0], absent) is None
     with pytest.raises(SettingError) as raised:
-        site.number(site.points[0], "client-accuracy.svhn")
+        site.value(site.points[0], "client-accuracy.svhn")
     assert raised.value.value == "client-accuracy.svhn"
 
 
@@ -106,18 +100,18 @@ def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
 ) -> None:
     numbers = ModelNumbers({"loss": 0.5}, spreads={"client-accuracy": Spread(worst=0.5)})
     assert words_and_unit(metric) == words
-    assert measure(at(measured, numbers, **{metric: 0.5}), "last", metric) == shown
+    assert replace(at(measured, numbers, **{metric: 0.5}), metric=metric).number == shown
 
 
 @pytest.mark.parametrize(
     "metric", ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"]
 )
 def test_strata_give_the_recorded_number(metric: str, measured: SeedResult) -> None:
-    made_of = strata(measured, "last", metric)
+    made_of = strata(replace(measured, metric=metric))
     assert made_of is not None and made_of.weights_G is not None
     assert made_of.weights_G.sum() == pytest.approx(1)
     # the frozen records keep three decimals
-    recorded = pytest.approx(measure(measured, "last", metric), abs=0.1)
+    recorded = pytest.approx(replace(measured, metric=metric).number, abs=0.1)
     assert 100 * made_of.weights_G @ made_of.rates_G == recorded
 
 
@@ -134,7 +128,7 @@ def test_local_accuracy_of_own_models_is_no_sum_of_the_recorded_recalls(
         (own, "balanced-accuracy", True),
     ):
         run = at(measured, replace(numbers, spreads=spreads))
-        assert (strata(run, "last", metric) is not None) == known
+        assert (strata(replace(run, metric=metric)) is not None) == known
 
 
 def test_a_comparison_has_the_wider_interval_and_its_mirror() -> None:
@@ -145,25 +139,28 @@ def test_a_comparison_has_the_wider_interval_and_its_mirror() -> None:
     for size in (20, 200_000):
         runs[size] = [Strata(np.array([share]), np.array([size]), certain) for share in (0.7, 0.65)]
     small, large = ([tuple(runs[size])] * 3 for size in (20, 200_000))
-    compared = compare(close, small, ("a", "b"))
+    compared = with_interval(close, small, ("a", "b"))
     assert compared.interval is not None and compared.interval.p is not None
     assert compared.interval.low < 0 < 5 < compared.interval.high and compared.interval.p < 0.001
     assert compared.verdict() == "unclear"
-    turned = compare({k: -v for k, v in close.items()}, [pair[::-1] for pair in small], ("b", "a"))
+    turned = with_interval(
+        {k: -v for k, v in close.items()}, [pair[::-1] for pair in small], ("b", "a")
+    )
     assert turned.interval is not None
     ends = (turned.interval.low, turned.interval.high)
     assert ends == (-compared.interval.high, -compared.interval.low)
-    assert compare(close, large, ("a", "b")).verdict() == "above"
-    one = compare({0: 5.0}, large[:1], ("a", "b"))
+    assert with_interval(close, large, ("a", "b")).verdict() == "above"
+    one = with_interval({0: 5.0}, large[:1], ("a", "b"))
     assert one.interval is not None and one.interval.p is None and one.verdict() == "unclear"
 
 
 def test_an_interval_that_ends_at_the_margin_is_unclear() -> None:
     interval = Interval(low=1.0, high=3.0, p=0.01, resampled="seeds")
+    two = {0: 2.0, 1: 2.0}
     for margin, side in ((0.9, "above"), (1.0, "unclear"), (3.0, "unclear"), (3.1, "below")):
-        assert side_of(interval, 2, margin) == side
-    assert side_of(interval, 1, 0.0) == "unclear"
-    assert side_of(None, 2, 0.0) == "unclear"
+        assert Estimate(two, interval).verdict(margin) == side
+    assert Estimate({0: 2.0}, interval).verdict() == "unclear"
+    assert Estimate(two).verdict() == "unclear"
 
 
 def test_a_metric_weighs_the_classes_that_were_tested(measured: SeedResult) -> None:
@@ -180,11 +177,13 @@ def test_a_metric_weighs_the_classes_that_were_tested(measured: SeedResult) -> N
         (run, "local-accuracy.mean", [4, 0, 4], [0.375, 0.0, 0.625]),
         (run, "balanced-accuracy", [4, 0, 4], [0.5, 0.0, 0.5]),
         (run, "accuracy", [6, 0, 2], [0.75, 0.0, 0.25]),
+        # Of one test set for all clients their mean accuracy is the accuracy.
+        (run, "client-accuracy.mean", [6, 0, 2], [0.75, 0.0, 0.25]),
         (tailed, "many-recall", [4, 0, 4], [1.0, 0.0, 0.0]),
     ):
-        weights_C = class_weights(metric, of_run, np.array(tested))
+        weights_C = class_weights(replace(of_run, metric=metric), np.array(tested))
         assert weights_C is not None and weights_C.tolist() == weights
-    assert class_weights("loss", run, np.array([4, 0, 4])) is None
+    assert class_weights(replace(run, metric="loss"), np.array([4, 0, 4])) is None
 
 
 def test_holm_by_hand() -> None:
@@ -208,20 +207,21 @@ def test_a_claim_and_the_difference_it_is_about_have_one_interval_and_one_verdic
         ]
         known = frozen_results(tmp_path, claims=claims)
         creff, fedshift = judge(known)
-        for verdict, shown in zip((creff, fedshift), differences(known, column), strict=True):
-            assert verdict.claim.better == shown.row and verdict.interval is not None
-            assert (verdict.interval.low, verdict.interval.high) == shown.ends
+        for verdict, shown in zip(
+            (creff, fedshift), differences(known.column(column)), strict=True
+        ):
+            assert verdict.claim.better == shown.row.row and verdict.interval is not None
+            assert (verdict.interval.low, verdict.interval.high) == shown.found.ends
             assert verdict.p_holm == shown.p_holm
-            assert (verdict.status == "holds") == (shown.distinguishable and shown.estimate > 0)
+            assert (verdict.status == "holds") == (shown.distinguishable and shown.found.mean > 0)
 
 
 def test_a_claim_in_some_columns_holds_where_the_best_of_them_do(tmp_path: Path) -> None:
     claim = {"says": "", "better": "creff", "than": "fedavg", "in_columns": 1}
     (verdict,) = judge(frozen_results(tmp_path, claims=[claim]))
     assert verdict.margins == {0: pytest.approx(3.9), 1: pytest.approx(4.2), 2: pytest.approx(1.9)}
-    of_columns = [
-        differences(frozen_results(tmp_path), column)[0].ends for column in ENTRY["columns"]
-    ]
+    columns = frozen_results(tmp_path).columns
+    of_columns = [differences(column)[0].found.ends for column in columns]
     assert verdict.interval is not None
     assert (verdict.interval.low, verdict.interval.high) == max(of_columns)
 
@@ -239,15 +239,6 @@ def test_rounding_is_that_of_times_drawn_between_two_evaluations(
     assert rounding_of(evaluated, evaluated, times) == pytest.approx(added_N.std(), rel=0.01)
 
 
-def test_of_one_test_set_for_all_clients_their_mean_accuracy_is_the_accuracy(
-    measured: SeedResult,
-) -> None:
-    run = of_samples(measured, **{"test": [55, 5, *[5] * 8], "client-test": None})
-    made_of = strata(run, "last", "client-accuracy.mean")
-    assert made_of is not None and made_of.weights_G is not None
-    assert made_of.weights_G.tolist() == [0.55, *[0.05] * 9]
-
-
 def test_students_interval_and_p_are_scipys() -> None:
     margins = [0.2, -13.7, 16.7, 4.0]
     expected = ttest_1samp(margins, 0)
@@ -256,8 +247,10 @@ def test_students_interval_and_p_are_scipys() -> None:
     assert p == pytest.approx(expected.pvalue, abs=1e-9)
     assert student([2.0, 2.0]) == (2.0, 2.0, 0.0) and student([0.0, 0.0])[2] == 1.0
     # t(1) = 12.7062 standard errors of 0.5 / sqrt(2); the p-value is about the margin
-    rounded = compare({0: 1.0, 1: 1.0}, [(None, None)] * 2, ("a", "b"), margin=0.5, rounding=0.5)
-    assert rounded.interval is not None and rounded.deviation == 0.5
+    rounded = with_interval(
+        {0: 1.0, 1: 1.0}, [(None, None)] * 2, ("a", "b"), margin=0.5, rounding=0.5
+    )
+    assert rounded.interval is not None and rounded.sd == 0.5
     assert rounded.interval.low == pytest.approx(1 - 12.7062 * 0.5 / math.sqrt(2), abs=1e-4)
     assert rounded.interval.p == pytest.approx(2 * t_distribution.sf(math.sqrt(2), 1))
 
@@ -265,14 +258,14 @@ def test_students_interval_and_p_are_scipys() -> None:
 def test_p_of_several_is_the_largest_of_those_that_speak_most_for_the_claim() -> None:
     """An intersection-union test; the second difference is below its margin, though far from it by p."""
     parts = [
-        Comparison({0: mean}, Interval(mean, mean, p, "seeds"))
+        Estimate({0: mean}, Interval(mean, mean, p, "seeds"))
         for mean, p in ((2.0, 0.04), (-1.0, 0.01), (1.0, 0.2))
     ]
     found = [p_of_several(parts, [0.0] * 3, among) for among in (1, 2, 3)]
     assert found == [0.04, 0.2, 0.2]
     assert p_of_several(parts[:2], [0.0] * 2, 2) == 0.04
     assert p_of_several(parts[:2], [2.5, -2.0], 1) == 0.01, "beside their margins"
-    assert p_of_several([*parts, Comparison({0: 1.0}, None)], [0.0] * 4, 1) is None
+    assert p_of_several([*parts, Estimate({0: 1.0})], [0.0] * 4, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -296,7 +289,7 @@ def test_the_seeds_that_would_decide_by_hand(
 ) -> None:
     """Three seeds with mean 1 and standard deviation 2: Student's half width is 4.3027 x 2 / sqrt(3) = 4.9683."""
     interval = Interval(low, high, p=None, resampled="seeds")
-    assert seeds_to_decide(Comparison({0: -1.0, 1: 1.0, 2: 3.0}, interval), margin) == seeds
+    assert seeds_to_decide(Estimate({0: -1.0, 1: 1.0, 2: 3.0}, interval), margin) == seeds
 
 
 def test_the_interval_of_a_mean_is_the_wider_one_of_seeds_and_test_examples() -> None:
@@ -306,23 +299,23 @@ def test_the_interval_of_a_mean_is_the_wider_one_of_seeds_and_test_examples() ->
     variance = (
         made_of.weights_G**2 * made_of.rates_G * (1 - made_of.rates_G) / made_of.sizes_G
     ).sum()
-    one = interval_of([mean], [[made_of]], ("a",))
+    one = with_interval({0: float(mean)}, [[made_of]], ("a",)).interval
     assert one is not None and one.p is None and one.resampled == "seeds and test examples"
     assert (one.high - one.low) / 2 == pytest.approx(196 * math.sqrt(variance), rel=0.1)
     sure = Strata(np.array([-1e-12, 1 + 1e-12]), np.array([5, 5]), np.array([0.25, 0.75]))
-    two = interval_of([74.0, 76.0], [[sure] * 2], ("a",))
+    two = with_interval({0: 74.0, 1: 76.0}, [[sure]] * 2, ("a",)).interval
     assert two is not None
     assert (two.low, two.high) == pytest.approx((75 - 12.7062, 75 + 12.7062), abs=1e-3)
-    assert interval_of([1.0], [[None]], ("a",)) is None
+    assert with_interval({0: 1.0}, [[None]], ("a",)).interval is None
 
 
 def test_an_auroc_is_drawn_by_its_recorded_standard_error(measured: SeedResult) -> None:
     run = at(measured, ModelNumbers({"auroc": 0.8, "auroc-error": 0.03}))
-    made_of = strata(run, "last", "auroc")
-    interval = interval_of([80.0], [[made_of]], ("a",))
+    made_of = strata(replace(run, metric="auroc"))
+    interval = with_interval({0: 80.0}, [[made_of]], ("a",)).interval
     assert interval is not None
     assert (interval.low, interval.high) == pytest.approx((80 - 5.88, 80 + 5.88), abs=0.7)
-    assert strata(at(measured, ModelNumbers({"auroc": 0.8})), "last", "auroc") is None
+    assert strata(replace(at(measured, ModelNumbers({"auroc": 0.8})), metric="auroc")) is None
 
 
 @pytest.mark.parametrize(
@@ -333,17 +326,11 @@ def test_clients_with_test_sets_of_their_own_are_the_strata(
 ) -> None:
     run = at(measured, of_clients(1.0, 0.0, 1.0), "0 mnist", "1 usps", "2 svhn")
     run = of_samples(run, **{"client-independent": [3, 2, 1]})
-    made_of = strata(run, "last", f"client-accuracy.{part}")
+    made_of = strata(replace(run, metric=f"client-accuracy.{part}"))
     assert made_of is not None and made_of.sizes_G.tolist() == [3, 2, 1]
     assert np.count_nonzero(made_of.weights_G) == rates
     drawn_BS = resample([made_of], np.zeros((4, 1), int), np.random.default_rng(0))
     assert drawn_BS == pytest.approx(drawn, abs=0.1)
     untested = at(measured, of_clients(0.9, math.nan, 0.6), "0 mnist", "1 usps", "2 svhn")
-    assert (
-        strata(
-            of_samples(untested, **{"client-independent": [3, 2, 1]}),
-            "last",
-            "client-accuracy.mean",
-        )
-        is None
-    )
+    untested = of_samples(untested, **{"client-independent": [3, 2, 1]})
+    assert strata(replace(untested, metric="client-accuracy.mean")) is None

@@ -41,7 +41,7 @@ def test_chance_and_the_first_rounds_level_have_no_speed_up(known: ExperimentRes
     assert chance_of("balanced-accuracy", 10) == 10 and chance_of("accuracy", 10) is None
     for fedavg, fair in (((0.1, 0.1), False), ((0.6, 0.5), False), ((0.3, 0.5), True)):
         level = at(known, {"fedavg": fedavg, "creff": (0.6, 0.7)})
-        assert takes_training(level, "LDA 0.5") == fair
+        assert takes_training(level.column("LDA 0.5")) == fair
         cell = reach_table(level).rows[1][1]
         assert ("\N{MULTIPLICATION SIGN}" in cell.below) == fair and (
             "had at once" in cell.below
