@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from multiprocessing import parent_process
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,7 +19,6 @@ from prometheus_client.registry import Collector
 
 from site_agent.audit import NO_ENTRY
 from site_agent.line_files import complete
-from site_agent.supernode import end_with_parent
 
 KINDS = ("train", "evaluate", "query")
 """The message types that a label names. Any other is `other`: the coordinator chooses what a message is called."""
@@ -108,11 +108,11 @@ class SiteMetrics(Collector):
         )
 
 
-def serve(state: Path, port: int, parent: int) -> None:
-    """Answer until the parent ends."""
+def serve(state: Path, port: int) -> None:
+    """Answer until the parent of this process ends."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with_parent(parent, signal.SIGKILL)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SiteMetrics(state))
-    _, answering = start_http_server(port, addr="127.0.0.1", registry=registry)
-    answering.join()
+    start_http_server(port, addr="127.0.0.1", registry=registry)
+    if parent := parent_process():
+        parent.join()

@@ -7,9 +7,10 @@ memory.
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
@@ -21,7 +22,6 @@ from client_app.messages import bytes_of, unpack
 from client_app.state import difference, norm
 from site_agent.config import Site
 from site_agent.data_view import install
-from site_agent.supernode import end_with_parent
 
 logger = logging.getLogger("fedskew.site")
 MOST_MESSAGES = 200
@@ -116,7 +116,7 @@ class Pool:
         self.connection, theirs = fork.Pipe()
         self.process = fork.Process(
             target=serve,
-            args=(theirs, self.connection, os.getpid(), self.app, self.describe),
+            args=(theirs, self.connection, self.app, self.describe),
             daemon=True,
         )
         self.process.start()
@@ -136,7 +136,6 @@ class Pool:
 def serve(
     connection: Connection,
     parents: Connection,
-    parent: int,
     app: App,
     describe: Describe | None = None,
 ) -> None:
@@ -144,7 +143,7 @@ def serve(
     parents.close()  # inherited by the fork; only the parent may keep this end open
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent(parent, signal.SIGKILL)
+    threading.Thread(target=end_with_parent, daemon=True).start()
     while True:
         message, context = connection.recv()
         try:
@@ -163,6 +162,13 @@ def serve(
             rows = []
             state = None
         connection.send((reply, rows, state))
+
+
+def end_with_parent() -> None:
+    """End this worker once its parent has ended, however that happened."""
+    if parent := parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def leaving(reply: Message, message: Message) -> Leaving:

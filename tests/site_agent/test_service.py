@@ -12,8 +12,7 @@ import pytest
 
 from site_agent import service
 from site_agent.config import Link
-from site_agent.service import link_only
-from site_agent.supernode_watch import SuperNode, environment
+from site_agent.service import SuperNode, environment, link_only
 
 
 class Kept(SuperNode):
@@ -65,7 +64,7 @@ def test_the_link_becomes_a_process_without_the_data_on_loopback(
         link_only(link, tmp_path / "state", 9, secret)
     words = " ".join(commands[0])
     for part in ("--superlink gateway:1", "--isolation process", "--host 127.0.0.1 --port 9", f"{link.key}",
-                 "-m site_agent.supernode_watch", f"--superexec-auth-secret-file {secret}"):  # fmt: skip
+                 "-m site_agent.service keep-supernode", f"--superexec-auth-secret-file {secret}"):  # fmt: skip
         assert part in words
     assert "--insecure" not in words and (tmp_path / "state/link").is_dir()
     monkeypatch.setenv("NO_PROXY", "inside.example")
@@ -79,7 +78,7 @@ def test_no_supernode_outlives_its_keeper(tmp_path: Path, number: signal.Signals
     os.mkfifo(tmp_path / "pid")
     code = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); signal.pause()"
     node = [sys.executable, "-c", code, str(tmp_path / "pid")]
-    command = [sys.executable, "-m", "site_agent.supernode_watch", str(tmp_path), *node]
+    command = [sys.executable, "-m", "site_agent.service", "keep-supernode", str(tmp_path), *node]
     keeper = subprocess.Popen(command)
     kept = psutil.Process(int((tmp_path / "pid").read_text()))  # once it has started
     try:
