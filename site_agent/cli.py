@@ -198,7 +198,7 @@ def start(
 
     try:
         if only is None:
-            service.start(site, read_site(site), read_link(site), metrics)
+            service.start(read_site(site), read_link(site), metrics)
             return
         if secret is None:
             raise DataError(f"--only {only}: --secret must name the file that both halves read")
@@ -206,7 +206,7 @@ def start(
             state = path_in(table_of(site), site, "state")
             service.link_only(read_link(site), state, port, secret)
         else:
-            service.train_only(site, read_site(site), port, secret, metrics)
+            service.train_only(read_site(site), port, secret, metrics)
     except SystemExit:  # everything has ended; to unload torch takes seconds
         os._exit(0)
 
@@ -225,7 +225,7 @@ def status(
     and the memory of its runs.
     """
     from data import DataError
-    from site_agent.approval import approved_app
+    from site_agent.approval import approved_files
     from site_agent.config import read_link, read_site
     from site_agent.online import membership
     from site_agent.service import is_at_work
@@ -235,8 +235,8 @@ def status(
         return 0 if this_site.state.is_dir() and is_at_work(this_site.state) else 1
     agreement = this_site.agreement
     try:
-        app = approved_app(this_site)
-        print(f"approved   {agreement.name} {agreement.sha256[:16]}, app {app[:16]}")
+        approved_files(this_site)
+        print(f"approved   {agreement.name} {agreement.sha256[:16]}, app {agreement.app[:16]}")
     except DataError as error:
         print(f"approved   no: {error}")
     try:

@@ -127,6 +127,11 @@ class Site:
         return Audit(self.state / "audit.jsonl")
 
     @property
+    def approved(self) -> Path:
+        """The folder of what is approved: federation.toml, app.fab and approval.json; runs/ has single runs."""
+        return self.state / "approved"
+
+    @property
     def cache(self) -> Path:
         """The folder of the memory-mapped copy of the data."""
         return self.state / "cache"

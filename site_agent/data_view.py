@@ -31,7 +31,7 @@ from site_agent.config import Site
 from site_agent.module import load_module
 from site_agent.policy import Policy, check_names, check_run
 from site_agent.run_approval import check_approved
-from site_agent.run_signature import check_signed
+from site_agent.signature import check_signed
 from site_agent.sum_ledger import SumLedger
 from site_agent.weights import check_model, own_model_settings
 

@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,6 @@ from client_app.messages import ACTION, NONCE_BYTES, folded, unfolded
 from client_app.polling import PollingClient
 from data import DataError
 from site_agent.app_files import app_hash, packed_files
-from site_agent.approved_text import (
-    ApprovedText,
-    NotApproved,
-    TextNotApproved,
-    WatchedApproval,
-)
 from site_agent.audit import Audit
 from site_agent.flower_internals import (
     AcquireTaskRequest,
@@ -48,7 +43,45 @@ from site_agent.pending_task import MessageRecorder, PendingTask
 from site_agent.pool import REFUSED, Pool, TaskAbandoned
 from site_agent.run_approval import LONGEST as LONGEST_SETTINGS
 from site_agent.run_facts import facts_of, round_of, text_of
-from site_agent.run_signature import LONGEST as LONGEST_SIGNATURE
+from site_agent.signature import LONGEST as LONGEST_SIGNATURE
+
+
+class NotApproved(Exception):
+    """A message that is not answered. The sentence leaves the site: it has hashes, and no path."""
+
+
+class TextNotApproved(NotApproved):
+    """The same, because of the federation.toml that the message states."""
+
+
+@dataclass(frozen=True)
+class Approved:
+    """What is approved at a site, as `fedskew-site approve` has kept it."""
+
+    federation: str
+    """The sha256 of federation.toml."""
+    app: str
+    """The hash of the app."""
+
+    def check(self, stated: str, app: str) -> None:
+        """Check what a message is to be answered under.
+
+        Args:
+            stated: The sha256 of federation.toml that the message states, empty for another app than FedSkew's.
+            app: The hash of the app that came with it.
+
+        Raises:
+            TextNotApproved: another text.
+            NotApproved: another app.
+        """
+        if stated and stated != self.federation:
+            raise TextNotApproved(
+                f"federation.toml {stated[:SHOWN]} is not approved at this site, which has approved "
+                f"{self.federation[:SHOWN]}: agree on one text, and start the run again"
+            )
+        if app != self.app:
+            raise NotApproved(f"the app {app[:SHOWN]} is not approved at this site")
+
 
 logger = logging.getLogger("fedskew.site")
 CLIENT_TASK = "flwr-clientapp"
@@ -57,6 +90,8 @@ TASKS = (CLIENT_TASK, "flwr-agentapp", "flwr-model", "flwr-connector")
 with an error, so that they do not hold up later tasks."""
 CRASHED = 8
 """flwr's error code CLIENT_APP_CRASHED, for an error in place of a reply."""
+SHOWN = 16
+"""Characters of a hash that a sentence shows."""
 UNLOGGED = "the site cannot write its audit log"
 KILLED = "the executor was killed"
 SHORTEST, LONGEST, SHARE = 0.1, 0.5, 0.1
@@ -152,11 +187,11 @@ class Executor:
         self,
         address: str,
         secret: bytes,
-        approval: ApprovedText | WatchedApproval,
+        approved: Approved,
         pool: Pool,
         audit: Audit,
         pending_file: Path,
-        idle: Callable[[], None],
+        idle: Callable[[], bool],
         plain: bool = False,
     ) -> None:
         """Connect to the SuperNode.
@@ -164,15 +199,15 @@ class Executor:
         Args:
             address: HOST:PORT of the SuperNode's runtime API.
             secret: The secret that lets a process take tasks from the SuperNode.
-            approval: What this site has approved.
+            approved: What this site has approved.
             pool: Runs the messages in a worker process.
             audit: The site's audit log.
             pending_file: Where to save the task in progress, for the executor after a crash.
-            idle: Called at least once per second.
+            idle: Called at least once per second; returns whether this executor is to end before its next task.
             plain: Whether the app is not FedSkew's own. Its replies are pushed unchanged.
         """
         self.address = address
-        self.approval = approval
+        self.approved = approved
         self.pool = pool
         self.audit = audit
         self.idle = idle
@@ -188,12 +223,11 @@ class Executor:
         )
 
     def run(self) -> None:
-        """Serve tasks forever. First answer the task that a killed executor has left behind."""
+        """Serve tasks until `idle` says so. First answer the task that a killed executor has left behind."""
         if left := self.pending_task.read():
             self.give_back(*left)
         last = time.monotonic()
-        while True:
-            self.idle()
+        while not self.idle():
             taken = self.following or self.take()
             self.following = None
             if taken is None:
@@ -249,8 +283,7 @@ class Executor:
         about = message.metadata
         kind = logged_kind(message)
         entry = {"run": about.run_id, "message": about.message_id, "kind": kind}
-        app = self.approval.current.app
-        self.audit.write("failed", **entry, app=app, left=[], why=KILLED)
+        self.audit.write("failed", **entry, app=self.approved.app, left=[], why=KILLED)
         context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
         reply = Message(Error(CRASHED, KILLED), reply_to=message)
         push_message(client, reply, context)
@@ -269,17 +302,15 @@ class Executor:
                 try:
                     stated = "" if self.plain else text_of(settings_of(message))
                     try:
-                        text = self.chosen(task, fab.content, stated)
+                        self.check(task, fab.content, stated)
                     except NotApproved as refusal:
                         reply, status = refusal_of(message, refusal)
                         logger.error("refused: %s (run %s)", refusal, run.run_id)
                         about = {"federation": stated} if stated else {}
                         self.audit.write("refused", **entry, **about, why=str(refusal))
                     else:
-                        entry |= {"federation": text.federation, "app": text.app}
+                        entry |= asdict(self.approved)
                         self.log_settings(message, context, entry)
-                        if text.code is not None:
-                            self.pool.use(text.code, text.describe)
                         reply, status = self.run_task(client, message, context, entry)
                 except OSError as error:  # a reply that cannot be logged must not leave the site
                     reply = Message(Error(CRASHED, UNLOGGED), reply_to=message)
@@ -357,8 +388,8 @@ class Executor:
 
         return beat
 
-    def chosen(self, task: Task, fab: bytes, stated: str = "") -> ApprovedText:
-        """Return the approved text under which a task is answered.
+    def check(self, task: Task, fab: bytes, stated: str) -> None:
+        """Check that a task is approved.
 
         Args:
             task: The task.
@@ -375,7 +406,7 @@ class Executor:
         except DataError as error:
             reason = f"the app is not approved at this site: {error}"
             raise NotApproved(reason) from None
-        return self.approval.chosen(stated, code)
+        self.approved.check(stated, code)
 
     def log_settings(self, message: Message, context: Context, entry: dict[str, Any]) -> None:
         """Write a run's settings to the audit log, once, and add their hash, run, methods and round to `entry`.

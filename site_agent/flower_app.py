@@ -22,7 +22,7 @@ from client_app.messages import bytes_of
 from data import DataError
 from site_agent.app_files import app_hash
 from site_agent.config import AppPolicy, Site
-from site_agent.run_signature import check_app_signed
+from site_agent.signature import check_app_signed
 
 SAMPLES = "num-examples"
 """The metric by which flwr's strategies weigh a reply."""
@@ -33,13 +33,12 @@ COUNTED = ("train", "evaluate")
 class InstalledApp:
     """The approved app of a site, imported by the first message that a process gets."""
 
-    def __init__(self, site: Site, files: Mapping[str, bytes], folder: Path | None = None) -> None:
+    def __init__(self, site: Site, files: Mapping[str, bytes]) -> None:
         """Write the files below the site's state, in place of what is there.
 
         Args:
             site: whose `app` is the policy for the replies.
             files: the approved app's, by name.
-            folder: for the copy; STATE/app by default.
 
         Raises:
             DataError: an app without a ClientApp, or with a module whose name is taken.
@@ -50,7 +49,7 @@ class InstalledApp:
         self.name = site.name
         self.hash = app_hash(files)
         self.node_config = {OWN_DATA: site.data.partition(":")[2], **site.app.node_config}
-        self.folder = folder or site.state / "app"
+        self.folder = site.state / "app"
         self.reference = client_app_of(files, str(self.folder))
         self.app: Any = None
         check_module_names(files, self.folder)

@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -20,8 +19,6 @@ from flwr.app import ArrayRecord, Context, Error, Message
 from client_app.local_site import NotAllowed
 from client_app.messages import bytes_of, unpack
 from client_app.state import difference, norm
-from site_agent.config import Site
-from site_agent.data_view import install
 
 logger = logging.getLogger("fedskew.site")
 MOST_MESSAGES = 200
@@ -35,22 +32,6 @@ App = Callable[[Message, Context], Message]
 Leaving = list[dict[str, Any]]
 """name, bytes and norm of every record that leaves."""
 Describe = Callable[[Message, Message], Leaving]
-
-
-@dataclass
-class SiteApp:
-    """FedSkew's own app, acting for one site under one text."""
-
-    site: Site
-    code: App
-    is_installed: bool = False
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        """Return the app's reply. A worker runs this for one site alone."""
-        if not self.is_installed:
-            install({self.site.number: self.site})
-            self.is_installed = True
-        return self.code(message, context)
 
 
 class TaskAbandoned(Exception):
@@ -67,14 +48,6 @@ class Pool:
         self.process: ForkProcess | None = None
         self.run = 0
         self.messages = 0
-
-    def use(self, app: App, describe: Describe | None) -> None:
-        """Run another app from now on: the worker of the one before ends. Both are as of `__init__`."""
-        if app is self.app:
-            return
-        self.end()
-        self.app = app
-        self.describe = describe
 
     def run_task(
         self,

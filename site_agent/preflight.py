@@ -18,7 +18,7 @@ from data import DataError, Dataset, DataSettings, InputError, SettingError
 from data.agreement import mask_key_text
 from data.data_warnings import of_samples, refuse_copies
 from data.readers.catalog import is_own
-from site_agent.approval import approved_app
+from site_agent.approval import approved_files
 from site_agent.config import Site, read_link, table_of
 from site_agent.data_view import SiteView
 from site_agent.keys import public_text, read_key, read_mask_key
@@ -125,11 +125,13 @@ def rights(site: Site, file: Path) -> Iterator[Row]:
 def approval(site: Site) -> Row:
     """What is approved, and that it is what is agreed and installed."""
     try:
-        app = approved_app(site)
+        approved_files(site)
     except DataError as error:
         return Row("approval", False, str(error))
     agreement = site.agreement
-    return Row("approval", True, f"{agreement.name} {agreement.sha256[:16]}, app {app[:16]}")
+    return Row(
+        "approval", True, f"{agreement.name} {agreement.sha256[:16]}, app {agreement.app[:16]}"
+    )
 
 
 def policy(site: Site) -> Row:

@@ -21,6 +21,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from logging.handlers import RotatingFileHandler
 from multiprocessing import get_context
 from pathlib import Path
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, NoReturn
 from filelock import FileLock, Timeout
 
 from data import DataError, SettingError
+from data.file_stamps import stamp_of
 from data.log_files import KEPT, LARGEST, rotate
 
 if TYPE_CHECKING:
@@ -82,15 +84,15 @@ def link_only(link: "Link", state: Path, port: int, secret: Path) -> NoReturn:
     os.execv(sys.executable, process_of(KEEP, str(home), *command))
 
 
-def train_only(file: Path, site: "Site", port: int, secret: Path, metrics: int) -> None:
-    """Run the tasks of a SuperNode that another process keeps running. `site` has the contents of `file`, site.toml."""
+def train_only(site: "Site", port: int, secret: Path, metrics: int) -> None:
+    """Run the tasks of a SuperNode that another process keeps running."""
     site.state.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
-        execute(file, site, port, read_secret(secret), None, metrics)
+        execute(site, port, read_secret(secret), None, metrics)
 
 
-def start(file: Path, site: "Site", link: "Link", metrics: int) -> None:
-    """Keep a SuperNode running and run its tasks. `site` has the contents of `file`, site.toml."""
+def start(site: "Site", link: "Link", metrics: int) -> None:
+    """Keep a SuperNode running and run its tasks."""
     home = site.state / "link"
     home.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
@@ -99,67 +101,54 @@ def start(file: Path, site: "Site", link: "Link", metrics: int) -> None:
         secret.write_text(secrets.token_hex(32))
         assert link.key and link.ca
         node = SuperNode(command_of(link.address, link.key, link.ca, port, secret), home)
-        execute(file, site, port, secret.read_bytes(), node, metrics)
+        execute(site, port, secret.read_bytes(), node, metrics)
 
 
 def execute(
-    file: Path, site: "Site", port: int, secret: bytes, node: "SuperNode | None", metrics_port: int
+    site: "Site", port: int, secret: bytes, node: "SuperNode | None", metrics_port: int
 ) -> None:
-    """Serve tasks until a signal arrives.
+    """Serve tasks until a signal arrives. This program starts again by itself once another text is approved.
 
     Args:
-        file: site.toml. It is read again when another federation.toml is approved.
-        site: The contents of `file`.
+        site: The contents of site.toml.
         port: The port of the SuperNode's runtime API on loopback.
         secret: The secret that lets this process take tasks.
         node: The SuperNode to keep running; None if another process does that.
         metrics_port: The port of the Prometheus metrics; 0 for none.
     """
-    from site_agent.approval import approved_files
+    from site_agent.approval import RECORD, approved_files
 
-    approved_files(site)  # raises DataError before torch is imported, which takes seconds
+    record = site.approved / RECORD
+    stamp = stamp_of(record)
+    files = approved_files(site)  # raises DataError before torch is imported, which takes seconds
     write_log(site.state / "site.log")
     os.environ.update(environment(site.state / "link"))
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-    import torch
+    from site_agent import metrics
+    from site_agent.executor import Approved, Executor
+    from site_agent.pool import Pool
 
-    from client_app.app import app as code
-    from client_app.models.backbone import TORCHVISION, load_torchvision
-    from site_agent import flower_app, metrics
-    from site_agent.approved_text import WatchedApproval
-    from site_agent.executor import Executor
-    from site_agent.pool import Pool, SiteApp
-
-    # Import torchvision once, before workers are forked: it takes seconds, and each run has a new worker.
-    if site.agreement.backbone.startswith(TORCHVISION):
-        with suppress(SettingError):
-            load_torchvision()
-
-    def make_code(
-        site: "Site", files: Mapping[str, bytes], folder: Path
-    ) -> "tuple[App, Describe | None]":
-        """Return the app that answers messages under an approved text, see `MakeCode`."""
-        if site.app is None:
-            return SiteApp(site, code), None
-        return flower_app.InstalledApp(site, files, folder), flower_app.leaving
-
-    if site.app is not None:
-        torch.set_num_threads(site.threads)
-    approval = WatchedApproval(file, site, make_code)
+    app, describe = app_of(site, files)
+    approved = Approved(site.agreement.sha256, site.agreement.app)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     audit = site.audit
-    assert approval.current.code is not None
-    pool = Pool(approval.current.code, approval.current.describe)
-    audit.write("started", **approval.entry())
+    pool = Pool(app, describe)
+    audit.write("started", **asdict(approved))
     if metrics_port:
         arguments = (site.state, metrics_port)
         get_context("fork").Process(target=metrics.serve, args=arguments, daemon=True).start()
-    idle = node.restart_if_dead if node else lambda: None
+
+    def idle() -> bool:
+        """Keep the SuperNode running, and return whether another text has been approved."""
+        if node:
+            node.restart_if_dead()
+        return stamp_of(record) != stamp
+
     executor = Executor(
         f"127.0.0.1:{port}",
         secret,
-        approval,
+        approved,
         pool,
         audit,
         site.state / "task",
@@ -174,6 +163,29 @@ def execute(
             node.stop()
         pool.end()
         audit.write("stopped")
+    logger.info("another text is approved: this site starts again")
+    # As another program: the new text may be for another release than the one that is loaded here.
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def app_of(site: "Site", files: Mapping[str, bytes]) -> "tuple[App, Describe | None]":
+    """Return the app that workers run, and what describes its replies to the audit log, as of `Pool`."""
+    import torch
+
+    from client_app.app import app
+    from client_app.models.backbone import TORCHVISION, load_torchvision
+    from site_agent import flower_app
+    from site_agent.data_view import install
+
+    if site.app is not None:
+        torch.set_num_threads(site.threads)
+        return flower_app.InstalledApp(site, files), flower_app.leaving
+    install({site.number: site})
+    # Import torchvision once, before workers are forked: it takes seconds, and each run has a new worker.
+    if site.agreement.backbone.startswith(TORCHVISION):
+        with suppress(SettingError):
+            load_torchvision()
+    return app, None
 
 
 def read_secret(path: Path) -> bytes:

@@ -10,9 +10,12 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from client_app import local_site
 from site_agent import service
 from site_agent.config import Link
+from site_agent.executor import Executor
 from site_agent.service import SuperNode, environment, link_only
+from tests.site_agent.hospital import Hospital
 
 
 class Kept(SuperNode):
@@ -89,3 +92,33 @@ def test_no_supernode_outlives_its_keeper(tmp_path: Path, number: signal.Signals
         keeper.kill()
         if kept.is_running():
             kept.kill()
+
+
+def test_a_running_site_starts_again_once_another_text_is_approved(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another program: the text may be for another release."""
+    commands: list[list[str]] = []
+
+    def replaced(program: str, words: list[str]) -> None:
+        commands.append(words)
+
+    def take_none(executor: Executor) -> None:
+        hospital.receive(min_sites=3)
+        hospital.approve()
+
+    first = hospital.receive()
+    hospital.approve()
+    monkeypatch.setattr(Executor, "take", take_none)
+    monkeypatch.setattr(service.os, "execv", replaced)
+    for name in ("write_log", "environment"):
+        monkeypatch.setattr(service, name, lambda path: {})
+    monkeypatch.setattr(service.signal, "signal", lambda number, handler: None)
+    try:
+        service.execute(hospital.site, 9, b"secret", None, 0)
+    finally:
+        local_site.install({})
+    assert commands == [[sys.executable, *sys.orig_argv[1:]]]
+    events = [entry["event"] for entry in hospital.entries()]
+    assert events == ["approved", "started", "approved", "stopped"]
+    assert hospital.entries()[1]["federation"] == first
