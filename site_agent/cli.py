@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -155,20 +156,17 @@ def check(
     ] = False,
 ) -> int:
     """Check data, file permissions, disk, device and versions; with --online also the connection to the coordinator."""
+    from site_agent import check
     from site_agent.config import read_link, read_site
-    from site_agent.online import online as check_online
-    from site_agent.preflight import offline
 
-    this_site = read_site(site)
-    rows = []
-    for row in offline(this_site, site):
-        print(row, flush=True)
-        rows.append(row)
+    rows = check.offline(read_site(site), site)
     if online:
-        for row in check_online(this_site, read_link(site)):
-            print(row, flush=True)
-            rows.append(row)
-    return 0 if all(row.holds for row in rows) else 1
+        rows = chain(rows, check.online(read_link(site)))
+    holds = True
+    for row in rows:
+        print(row, flush=True)
+        holds = holds and row.holds
+    return 0 if holds else 1
 
 
 @command
@@ -226,8 +224,8 @@ def status(
     """
     from data import DataError
     from site_agent.approval import approved_files
+    from site_agent.check import known
     from site_agent.config import read_link, read_site
-    from site_agent.online import membership
     from site_agent.service import is_at_work
 
     this_site = read_site(site)
@@ -240,11 +238,9 @@ def status(
     except DataError as error:
         print(f"approved   no: {error}")
     try:
-        print(f"key known  {membership(read_link(site))}")
-    except (
-        DataError
-    ) as error:  # a site that trains alone has no link, and another user may own the key
-        print(f"key known  not asked: {error}")
+        print(f"key known  {known(read_link(site))}")
+    except DataError as error:  # of a site that trains alone: it has no link, or not the key
+        print(f"key known  {error}")
     this_site.state.mkdir(parents=True, exist_ok=True)
     print(f"at work    {'yes' if is_at_work(this_site.state) else 'no'}")
     lines = this_site.audit.lines()

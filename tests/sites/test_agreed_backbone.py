@@ -15,9 +15,9 @@ from client_app.runtime import ClientRuntime
 from data import DataError, SettingError
 from server_app.settings import parse
 from site_agent.approval import summary
+from site_agent.check import offline
 from site_agent.config import read_site, read_sites
 from site_agent.data_view import ConfiguredSite
-from site_agent.preflight import offline
 from tests.site_files import (
     NAMES,
     site_entries,
