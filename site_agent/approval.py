@@ -14,9 +14,9 @@ from client_app.optimizer import TrainingSettings
 from data import DataError
 from data.agreement import Agreement, Member, read_agreement, subtraction_warning
 from data.package_files import ROOT, canonical, sources
+from site_agent.agreed_files import module_lines
 from site_agent.app_files import app_hash, packed_app, packed_files
 from site_agent.config import Site
-from site_agent.module import module_lines
 from site_agent.policy import check_names
 
 CLASS_COUNTS = "class-counts"

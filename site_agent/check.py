@@ -28,13 +28,12 @@ from data.agreement import mask_key_text
 from data.data_warnings import of_samples, refuse_copies
 from data.readers.catalog import is_own
 from data.text import is_whole
+from site_agent.agreed_files import named_file, own_module, own_weights
 from site_agent.approval import approved_files
 from site_agent.config import Link, Site, read_link, table_of
 from site_agent.data_view import SiteView
 from site_agent.keys import public_text, read_key, read_mask_key
-from site_agent.module import named_file, own_module
 from site_agent.policy import check_names
-from site_agent.weights import own_weights
 
 FEW = 4
 """Samples of a mini-batch, or of an update, below which `check` warns."""
@@ -45,7 +44,9 @@ NO_ANSWER = (502, 503, 504)
 """Statuses where the SuperLink has not answered."""
 FAST, SLOW = 5, 305
 """Seconds by which this machine's clock may be ahead and behind; flwr ends a node beyond."""
-OTHER_AUTHORITY = "the certificate is of another authority than link.ca; ask the coordinator for its ca.crt"
+OTHER_AUTHORITY = (
+    "the certificate is of another authority than link.ca; ask the coordinator for its ca.crt"
+)
 CERTIFICATE = {
     9: "the certificate is not yet valid; look at this machine's clock first",
     10: "the certificate has expired by this machine's clock: set the clock where that is wrong, else the coordinator "

@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar
 
 import click
 import typer
-
-from site_agent.typer_command import DescribedCommand
+from typer.core import TyperArgument, TyperCommand
+from typer.utils import get_params_from_function
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -28,6 +28,22 @@ application = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Function = TypeVar("Function", bound=Callable[..., int | None])
+
+
+class DescribedCommand(TyperCommand):
+    """A command whose --help describes its arguments, for both command lines.
+
+    flwr 1.42 requires typer below 0.21, and click 8.5 resets the help of that typer's arguments.
+    """
+
+    def __init__(self, name: str | None, **details: Any) -> None:
+        super().__init__(name, **details)
+        if self.callback is None:
+            return
+        declared = get_params_from_function(self.callback)
+        for parameter in self.params:
+            if isinstance(parameter, TyperArgument):
+                parameter.help = declared[str(parameter.name)].default.help
 
 
 def command(function: Function) -> Function:

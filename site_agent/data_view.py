@@ -27,13 +27,12 @@ from data.samples import SampleCache, Samples
 from data.settings import OF_OWN, USUAL, DataSettings
 from data.sites import OF_ALL, as_settings, in_messages, settings_at_site
 from data.text import name_list, printable
+from site_agent.agreed_files import check_model, load_module, own_model_settings
 from site_agent.config import Site
-from site_agent.module import load_module
 from site_agent.policy import Policy, check_names, check_run
 from site_agent.run_approval import check_approved
 from site_agent.signature import check_signed
 from site_agent.sum_ledger import SumLedger
-from site_agent.weights import check_model, own_model_settings
 
 DATA_HASH = "data.sha256"
 """In a site's folder of a run, the hash of the data that it has trained on."""

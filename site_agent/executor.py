@@ -1,8 +1,10 @@
 """The executor: takes tasks from the SuperNode and runs them with the installed code, never with received code."""
 
+import json
 import logging
 import secrets
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
@@ -19,8 +21,11 @@ from client_app.local_site import RUN_SIGNATURE, hash_of
 from client_app.messages import ACTION, NONCE_BYTES, folded, unfolded
 from client_app.polling import PollingClient
 from data import DataError
+from data.agreement import SHA256
+from data.readers.catalog import SITES_PREFIX
 from site_agent.app_files import app_hash, packed_files
 from site_agent.audit import Audit
+from site_agent.config import RUN
 from site_agent.flower_internals import (
     AcquireTaskRequest,
     AcquireTaskResponse,
@@ -39,10 +44,8 @@ from site_agent.flower_internals import (
     push_task_output,
 )
 from site_agent.flower_internals import push_message as push_as_it_is
-from site_agent.pending_task import MessageRecorder, PendingTask
 from site_agent.pool import REFUSED, Pool, TaskAbandoned
 from site_agent.run_approval import LONGEST as LONGEST_SETTINGS
-from site_agent.run_facts import facts_of, round_of, text_of
 from site_agent.signature import LONGEST as LONGEST_SIGNATURE
 
 
@@ -92,6 +95,9 @@ CRASHED = 8
 """flwr's error code CLIENT_APP_CRASHED, for an error in place of a reply."""
 SHOWN = 16
 """Characters of a hash that a sentence shows."""
+PLAIN = "plain training"
+LONGEST_METHODS = 200
+"""Characters of the methods' names in the audit log."""
 UNLOGGED = "the site cannot write its audit log"
 KILLED = "the executor was killed"
 SHORTEST, LONGEST, SHARE = 0.1, 0.5, 0.1
@@ -150,6 +156,46 @@ def settings_of(message: Message) -> str:
     return settings if isinstance(settings, str) else ""
 
 
+def facts_of(settings: str) -> dict[str, str]:
+    """Return `name` and `method` of a run's settings, a message's JSON text. What is not as it should be is left out.
+
+    `name` is the run's id at the coordinator. `method` has the local methods, which compute here; what the server does
+    with the replies is in no message.
+    """
+    try:
+        stated = json.loads(settings)
+        folder, variants = stated["folder"], stated["variants"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return {}
+    facts = {}
+    if isinstance(folder, str) and RUN.fullmatch(folder):
+        facts["name"] = folder
+    if isinstance(variants, dict):
+        facts["method"] = ("+".join(variants) or PLAIN)[:LONGEST_METHODS]
+    return facts
+
+
+def text_of(settings: str) -> str:
+    """Return the sha256 of federation.toml that a run's settings, a message's JSON text, state; "" without one.
+
+    It only chooses under which text a message is answered. The code that answers compares the two once more.
+    """
+    try:
+        dataset = json.loads(settings)["data"]["dataset"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return ""
+    if not isinstance(dataset, str) or not dataset.startswith(SITES_PREFIX):
+        return ""
+    code = dataset.removeprefix(SITES_PREFIX)
+    return code if SHA256.fullmatch(code) else ""
+
+
+def round_of(task: Any) -> dict[str, int]:
+    """Return `round` of a message's task, where it states one."""
+    number = task.get("round")
+    return {"round": number} if type(number) is int else {}
+
+
 def refusal_of(message: Message, refusal: NotApproved) -> tuple[Message, str]:
     """Return the reply to a refused message, and the status of its task.
 
@@ -178,6 +224,55 @@ def push_message(client: RuntimeHttpClient, reply: Message, context: Context) ->
     if reply.has_content():
         reply.content = folded(reply.content, secrets.token_bytes(NONCE_BYTES))
     push_as_it_is(client, reply, context)
+
+
+class PendingTask:
+    """A file with the token of the task in hand and, once the message is pulled, the message without its content.
+
+    flwr's SuperNode waits one minute for the answer to a message that was pulled. If a task has begun and its message
+    was never pulled, it waits forever. The executor after a killed one therefore reads the file and answers with an
+    error.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def write(self, token: str, message: bytes = b"") -> None:
+        """Save the task in hand, readable by this user only: its token gives access to the task."""
+        content = json.dumps({"token": token, "message": b64encode(message).decode()})
+        with suppress(OSError):  # on a full disk the task is answered all the same
+            self.file.touch(0o600)
+            self.file.write_text(content)
+
+    def read(self) -> tuple[str, bytes] | None:
+        """Return the saved token and serialized message, which may be empty; None without a readable file."""
+        try:
+            saved = json.loads(self.file.read_text())
+            return str(saved["token"]), b64decode(saved["message"], validate=True)
+        except (OSError, ValueError, TypeError, LookupError):
+            return None
+
+    def clear(self) -> None:
+        """Delete the file: no task is in hand."""
+        with suppress(OSError):
+            self.file.unlink(missing_ok=True)
+
+
+class MessageRecorder:
+    """A runtime client that calls `pulled` with every message that it pulls, before it fetches the content."""
+
+    def __init__(self, client: Any, pulled: Callable[[bytes], None]) -> None:
+        self.client, self.pulled = client, pulled
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def PullMessages(self, request: Any) -> Any:
+        """Return flwr's response."""
+        response = self.client.PullMessages(request)
+        for message in response.messages_list:
+            self.pulled(message.SerializeToString())
+        return response
 
 
 class Executor:

@@ -17,8 +17,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from site_agent.audit import NO_ENTRY
-from site_agent.line_files import complete
+from site_agent.audit import NO_ENTRY, complete
 
 KINDS = ("train", "evaluate", "query")
 """The message types that a label names. Any other is `other`: the coordinator chooses what a message is called."""

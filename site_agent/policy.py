@@ -16,8 +16,8 @@ from client_app.state import State, difference, digest, norm
 from client_app.training import steps_of
 from client_app.variants import VARIANTS
 from data import DataError
+from site_agent.audit import append, complete_lines, last_line
 from site_agent.config import Site
-from site_agent.line_files import append, complete_lines, last_line
 
 BY_CLASS = ("class-counts", "class-statistics", "head-gradients")
 """Permissions whose uploads have values per class; min-class-samples applies to these."""

@@ -22,10 +22,17 @@ from client_app.messages import FOLDED, pack, unfolded, unpack
 from site_agent import executor as module
 from site_agent.app_files import app_hash, packed_files
 from site_agent.audit import Audit
-from site_agent.executor import CLIENT_TASK, TASKS, Approved, Executor, push_message
-from site_agent.pending_task import MessageRecorder, PendingTask
+from site_agent.executor import (
+    CLIENT_TASK,
+    TASKS,
+    Approved,
+    Executor,
+    MessageRecorder,
+    PendingTask,
+    push_message,
+    text_of,
+)
 from site_agent.pool import Pool
-from site_agent.run_facts import text_of
 from strategies.core.exchange import Exchange
 
 A, B = "a" * 64, "b" * 64
