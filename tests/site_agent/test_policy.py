@@ -36,7 +36,14 @@ BATCHES = {"local_epochs": 1, "batch_size": 8}
 
 def site_of(folder: Path, **site: Any) -> Site:
     agreement = read_agreement(write(folder / "federation.toml", agreed(**site.pop("toml", {}))))
-    return Site("north", 0, agreement, "npz:data.npz", folder / "state", **site)
+    return Site(
+        name="north",
+        number=0,
+        agreement=agreement,
+        data="npz:data.npz",
+        state=folder / "state",
+        **site,
+    )
 
 
 def policy_of(
