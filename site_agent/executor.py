@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import secrets
 import time
 from base64 import b64decode, b64encode
@@ -95,6 +96,8 @@ CRASHED = 8
 """flwr's error code CLIENT_APP_CRASHED, for an error in place of a reply."""
 SHOWN = 16
 """Characters of a hash that a sentence shows."""
+OF_SITES = re.compile(f"{SITES_PREFIX}{SHA256.pattern}")
+"""The data set of a run between sites, as messages state it."""
 PLAIN = "plain training"
 LONGEST_METHODS = 200
 """Characters of the methods' names in the audit log."""
@@ -157,43 +160,27 @@ def settings_of(message: Message) -> str:
 
 
 def facts_of(settings: str) -> dict[str, str]:
-    """Return `name` and `method` of a run's settings, a message's JSON text. What is not as it should be is left out.
+    """Return `name`, `method` and `federation` of a run's settings, a message's JSON text, without what is wrong.
 
     `name` is the run's id at the coordinator. `method` has the local methods, which compute here; what the server does
-    with the replies is in no message.
+    with the replies is in no message. `federation` is the sha256 of federation.toml: the code that answers compares it
+    once more.
     """
     try:
         stated = json.loads(settings)
-        folder, variants = stated["folder"], stated["variants"]
-    except (ValueError, TypeError, LookupError, RecursionError):
+    except (ValueError, RecursionError):
         return {}
     facts = {}
-    if isinstance(folder, str) and RUN.fullmatch(folder):
-        facts["name"] = folder
-    if isinstance(variants, dict):
-        facts["method"] = ("+".join(variants) or PLAIN)[:LONGEST_METHODS]
+    match stated:
+        case {"folder": str(folder)} if RUN.fullmatch(folder):
+            facts["name"] = folder
+    match stated:
+        case {"variants": dict(variants)}:
+            facts["method"] = ("+".join(variants) or PLAIN)[:LONGEST_METHODS]
+    match stated:
+        case {"data": {"dataset": str(dataset)}} if OF_SITES.fullmatch(dataset):
+            facts["federation"] = dataset.removeprefix(SITES_PREFIX)
     return facts
-
-
-def text_of(settings: str) -> str:
-    """Return the sha256 of federation.toml that a run's settings, a message's JSON text, state; "" without one.
-
-    It only chooses under which text a message is answered. The code that answers compares the two once more.
-    """
-    try:
-        dataset = json.loads(settings)["data"]["dataset"]
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return ""
-    if not isinstance(dataset, str) or not dataset.startswith(SITES_PREFIX):
-        return ""
-    code = dataset.removeprefix(SITES_PREFIX)
-    return code if SHA256.fullmatch(code) else ""
-
-
-def round_of(task: Any) -> dict[str, int]:
-    """Return `round` of a message's task, where it states one."""
-    number = task.get("round")
-    return {"round": number} if type(number) is int else {}
 
 
 def refusal_of(message: Message, refusal: NotApproved) -> tuple[Message, str]:
@@ -258,14 +245,14 @@ class PendingTask:
             self.file.unlink(missing_ok=True)
 
 
-class MessageRecorder:
-    """A runtime client that calls `pulled` with every message that it pulls, before it fetches the content."""
+class Incoming(PollingClient):
+    """A runtime client that calls `pulled` with a message that it pulls, before it polls for the content."""
 
-    def __init__(self, client: Any, pulled: Callable[[bytes], None]) -> None:
-        self.client, self.pulled = client, pulled
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.client, name)
+    def __init__(
+        self, client: Any, waiting: Callable[[], None], pulled: Callable[[bytes], None]
+    ) -> None:
+        super().__init__(client, waiting)
+        self.pulled = pulled
 
     def PullMessages(self, request: Any) -> Any:
         """Return flwr's response."""
@@ -389,24 +376,25 @@ class Executor:
         with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
             try:
                 self.pending_task.write(token)
-                pulled = partial(self.pending_task.write, token)
-                message, context, run, fab = self.pull(client, pulled)
+                heartbeat = self.heartbeat(client)
+                message, context, run, fab = self.pull(client, token, heartbeat)
                 began = time.monotonic()
                 entry = {"run": run.run_id, "message": message.metadata.message_id}
                 entry["kind"] = logged_kind(message)
                 try:
-                    stated = "" if self.plain else text_of(settings_of(message))
+                    settings = "" if self.plain else settings_of(message)
+                    entry |= facts_of(settings)
                     try:
-                        self.check(task, fab.content, stated)
+                        self.check(task, fab.content, entry.get("federation", ""))
                     except NotApproved as refusal:
                         reply, status = refusal_of(message, refusal)
                         logger.error("refused: %s (run %s)", refusal, run.run_id)
-                        about = {"federation": stated} if stated else {}
-                        self.audit.write("refused", **entry, **about, why=str(refusal))
+                        self.audit.write("refused", **entry, why=str(refusal))
                     else:
                         entry |= asdict(self.approved)
-                        self.log_settings(message, context, entry)
-                        reply, status = self.run_task(client, message, context, entry)
+                        if settings:
+                            self.log_settings(settings, message, context, entry)
+                        reply, status = self.run_task(message, context, entry, heartbeat)
                 except OSError as error:  # a reply that cannot be logged must not leave the site
                     reply = Message(Error(CRASHED, UNLOGGED), reply_to=message)
                     status = "failed"
@@ -429,7 +417,8 @@ class Executor:
     def pull(
         self,
         client: RuntimeHttpClient,
-        pulled: Callable[[bytes], None],
+        token: str,
+        heartbeat: Callable[[], None],
     ) -> tuple[Message, Context, Any, Any]:
         """Return a task's message, context, run and app, once the message is complete.
 
@@ -439,17 +428,17 @@ class Executor:
 
         Args:
             client: A client with the task's token.
-            pulled: Called with the serialized message before its content is fetched.
+            token: The token.
+            heartbeat: Called at least once per second.
 
         Raises:
             TaskAbandoned: the rest of the message will never arrive.
         """
-        send_heartbeat = self.heartbeat(client)
         due = 0.0
 
         def waiting() -> None:
             nonlocal due
-            send_heartbeat()
+            heartbeat()
             if time.monotonic() < due:
                 return
             due = time.monotonic() + LOOK
@@ -460,7 +449,8 @@ class Executor:
             if self.following:
                 raise TaskAbandoned("the rest of its message does not come")
 
-        with closing(PollingClient(MessageRecorder(client, pulled), waiting)) as incoming:
+        pulled = partial(self.pending_task.write, token)
+        with closing(Incoming(client, waiting, pulled)) as incoming:
             message, context, run, fab = pull_task_input(incoming)  # type: ignore[arg-type]
         if message.has_content():
             message.content = unfolded(message.content)
@@ -503,50 +493,44 @@ class Executor:
             raise NotApproved(reason) from None
         self.approved.check(stated, code)
 
-    def log_settings(self, message: Message, context: Context, entry: dict[str, Any]) -> None:
-        """Write a run's settings to the audit log, once, and add their hash, run, methods and round to `entry`.
+    def log_settings(
+        self, settings: str, message: Message, context: Context, entry: dict[str, Any]
+    ) -> None:
+        """Write a run's settings to the audit log, once, and add their hash and the round to `entry`.
 
         The coordinator's signature is logged as received, without a check: later, it can prove that the coordinator
         requested the run.
         """
-        settings = settings_of(message)
-        if not settings:
-            return
-        task = message.content.config_records["task"]
-        entry["settings"] = code = hash_of(settings)
-        facts = facts_of(settings)
-        entry |= {**round_of(task), **facts}
+        code = hash_of(settings)
         signature = str(context.run_config.get(RUN_SIGNATURE, ""))[:LONGEST_SIGNATURE]
         if (code, signature) not in self.logged:
+            about = {
+                key: entry[key] for key in ("run", "federation", "name", "method") if key in entry
+            }
+            if signature:
+                about["signature"] = signature
             text = settings if len(settings) <= LONGEST_SETTINGS else f"{len(settings)} characters"
-            signed = {"signature": signature} if signature else {}
-            federation = entry["federation"]
-            self.audit.write(
-                "run",
-                run=entry["run"],
-                federation=federation,
-                settings=code,
-                **facts,
-                **signed,
-                text=text,
-            )
+            self.audit.write("run", **about, settings=code, text=text)
             self.logged.add((code, signature))
+        entry["settings"] = code
+        round = message.content.config_records["task"].get("round")
+        if type(round) is int:
+            entry["round"] = round
 
     def run_task(
         self,
-        client: RuntimeHttpClient,
         message: Message,
         context: Context,
         entry: dict[str, Any],
+        heartbeat: Callable[[], None],
     ) -> Any:
         """Run a message in the worker, write the result to the audit log, and return the reply and the task's status.
 
         If the worker dies, a new one tries once more.
         """
         began = time.monotonic()
-        send_heartbeat = self.heartbeat(client)
         for _ in range(2):
-            result = self.pool.run_task(message.metadata.run_id, message, context, send_heartbeat)
+            result = self.pool.run_task(message.metadata.run_id, message, context, heartbeat)
             if result is None:  # the worker died
                 continue
             reply, records = result

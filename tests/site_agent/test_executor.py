@@ -27,10 +27,10 @@ from site_agent.executor import (
     TASKS,
     Approved,
     Executor,
-    MessageRecorder,
+    Incoming,
     PendingTask,
+    facts_of,
     push_message,
-    text_of,
 )
 from site_agent.pool import Pool
 from strategies.core.exchange import Exchange
@@ -255,9 +255,9 @@ def test_a_text_that_is_not_approved_is_a_failure_of_the_site_s_client(
     assert site.ended == ["completed"] * 2 and site.entries()[-1]["event"] == "refused"
     assert stating(B).error.code == stating(B, clients=["two"]).error.code == 7
     for wrong in ("sites:" + "A" * 64, f"sites:../{A}", 7):
-        assert text_of(json.dumps({"data": {"dataset": wrong}})) == ""
+        assert not facts_of(json.dumps({"data": {"dataset": wrong}}))
     for other in ("[]", '{"data": []}', "[" * 100_000):
-        assert text_of(other) == ""
+        assert not facts_of(other)
 
 
 # ---- processes that end ----------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
     pending = site.executor.pending_task
     pending.write("the token")
     # Its message was pulled, and is not there a second time.
-    recorder = MessageRecorder(node, lambda message: pending.write("the token", message))
+    recorder = Incoming(node, lambda: None, lambda message: pending.write("the token", message))
     recorder.PullMessages(None)
     waiting.messages_list = []
     monkeypatch.setattr(module, "connect", lambda *_: node)
