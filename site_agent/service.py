@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from logging.handlers import RotatingFileHandler
@@ -43,10 +43,8 @@ KEEP, CHILD, SUPERNODE = "keep-supernode", "child-of", "flower-supernode"
 """What a process of this module is, its first argument: see the end of the file."""
 LOG = "supernode.log"
 SECONDS_TO_END = 3.0
-LONGEST_WAIT = 10.0
-"""flwr refuses a SuperNode that was killed for up to 60 s (exit status 1, code 2004), so waits stay short."""
-LIVED_WELL = 60.0
-"""Seconds that a SuperNode lived after which the next wait is the shortest again."""
+WAIT = 3.0
+"""Seconds from the end of a SuperNode to the next start. flwr refuses one that was killed for up to 60 s."""
 GAVE_UP = 1
 """Exit status where flwr's SuperNode has returned."""
 PR_SET_PDEATHSIG = 1
@@ -272,54 +270,36 @@ def environment(home: Path) -> dict[str, str]:
 
 
 class SuperNode:
-    """The SuperNode's process; whenever it ends it is started again, after waits of 1, 2, 4, 8 and then 10 seconds."""
+    """The SuperNode's process; whenever it ends it is started again."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        home: Path,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.command = command
+    def __init__(self, command: Sequence[str], home: Path) -> None:
+        self.command = process_of(CHILD, str(os.getpid()), *command)
         self.home = home
-        self.clock = clock
         self.process: subprocess.Popen[bytes] | None = None
-        self.began = self.due = 0.0
-        self.wait = 0.5
+        self.ended = 0.0
+        """When it was seen to have ended; 0 while it runs."""
 
     def restart_if_dead(self) -> None:
-        """Start the process if it has ended and its next start is due; returns at once. Its log rotates."""
+        """Start the process if it has ended WAIT seconds ago; returns at once. Its log rotates."""
+        log = self.home / LOG
         with suppress(OSError):  # a full disk does not end a site
-            rotate(self.home / LOG)
-        if self.process is not None and self.process.poll() is None:
-            return
-        now = self.clock()
+            rotate(log)
         if self.process is not None:
-            self.wait = min(2 * self.wait, LONGEST_WAIT)
-            if now - self.began > LIVED_WELL:
-                self.wait = 1.0
-            self.due = now + self.wait
-            status = self.process.returncode
-            logger.warning(
-                "the SuperNode ended (status %s; see %s); again in %g s",
-                status,
-                self.home / LOG,
-                self.wait,
-            )
-            self.process = None
-        if now >= self.due:
-            self.began = now
-            self.process = self.start()
-
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start the process, as a child that ends with this one."""
-        child = process_of(CHILD, str(os.getpid()), *self.command)
-        with (self.home / LOG).open("ab") as log:
-            return subprocess.Popen(
-                child,
+            status = self.process.poll()
+            if status is None:
+                return
+            if not self.ended:
+                self.ended = time.monotonic()
+                logger.warning("the SuperNode ended (status %s; see %s)", status, log)
+            if time.monotonic() - self.ended < WAIT:
+                return
+        self.ended = 0.0
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.command,
                 env=environment(self.home),
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 stdin=subprocess.DEVNULL,
             )
 

@@ -4,8 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,35 +18,27 @@ from site_agent.service import SuperNode, environment, link_only
 from tests.site_agent.hospital import Hospital
 
 
-class Kept(SuperNode):
-    """A SuperNode whose process is a script: it lives as long as the test says."""
-
-    def __init__(self, home: Path) -> None:
-        self.now, self.starts, self.status = 0.0, 0, None
-        super().__init__(["node"], home, lambda: self.now)
-
-    def start(self) -> subprocess.Popen[bytes]:
-        self.starts += 1
-        self.status: int | None = None
-        return SimpleNamespace(poll=lambda: self.status, returncode=1)  # type: ignore[return-value]
-
-    def wait_after(self, lived: float) -> float:
-        """Return the seconds between the end of a process that lived that long and the next start."""
-        self.now += lived
-        self.status, ended, starts = 1, self.now, self.starts
-        while self.starts == starts:
-            self.restart_if_dead()
-            self.now += 0.5
-        return self.now - 0.5 - ended
-
-
-def test_a_refused_supernode_is_started_without_end_after_growing_waits(tmp_path: Path) -> None:
-    node = Kept(tmp_path)
-    node.restart_if_dead()
-    node.restart_if_dead()
-    assert node.starts == 1, "one that runs is left alone"
-    assert [node.wait_after(1.0) for _ in range(6)] == [1, 2, 4, 8, 10, 10]
-    assert node.wait_after(100.0) == 1, "it lived well in between"
+def test_a_supernode_that_ends_is_started_again_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "WAIT", 0.2)
+    code = "import sys; open(sys.argv[1], 'a').write('x'); sys.stdin.read(); sys.exit(1)"
+    node, starts = (
+        SuperNode([sys.executable, "-c", code, str(tmp_path / "starts")], tmp_path),
+        set(),
+    )
+    try:
+        while len(starts) < 3:
+            node.restart_if_dead()
+            assert node.process
+            starts.add(node.process.pid)
+            node.process.wait(20)
+            node.restart_if_dead()
+            assert node.process.pid in starts, "it waits first"
+            time.sleep(0.25)
+    finally:
+        node.stop()
+    assert (tmp_path / "starts").read_text() == "xxx"
 
 
 def test_the_link_becomes_a_process_without_the_data_on_loopback(
