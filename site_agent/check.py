@@ -187,7 +187,6 @@ def key(site: Site, file: Path) -> str:
     if "link" not in table_of(file).entries:
         return "no [link]: this user trains, and another one talks"
     link = read_link(file)
-    assert link.key
     if public_text(read_key(link.key).public_key()) != site.agreement.sites[site.number].key:
         rule = (
             f"is not the key that federation.toml names for {site.name}; "
@@ -419,7 +418,6 @@ def known(link: Link) -> str:
         SendNodeHeartbeatRequest,
     )
 
-    assert link.key and link.ca
     private = read_key(link.key)
     signed = NodeAuthHttpInterceptor(private, private.public_key())
     authority = link.ca.read_bytes()

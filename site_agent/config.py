@@ -142,12 +142,12 @@ class Site(Limits):
 class Link:
     """How a site reaches its coordinator; who trains alone needs none of it."""
 
-    address: str = ""
+    address: str
     """HOST:PORT."""
-    key: Path | None = None
-    """The node's private key."""
-    ca: Path | None = None
-    """The federation's certificate authority."""
+    key: Path
+    """The file of the node's private key."""
+    ca: Path
+    """The file of the federation's certificate authority."""
 
 
 def read_site(path: Path, agreement: Agreement | None = None) -> Site:
@@ -244,13 +244,11 @@ def app_policy(table: Table, path: Path) -> dict[str, Any]:
 
 def read_link(path: Path) -> Link:
     """Return what site.toml says of the link. Raises DataError for what it does not say, or a missing file."""
-    entries = table_of(path).take("link", dict)
-    link = Table(entries, f"{path}: link", keys_of(Link))
-    key = path_in(link, path, "key")
-    link.require(key.is_file(), "key", f"there is no such file: {key}")
-    ca = path_in(link, path, "ca")
-    link.require(ca.is_file(), "ca", f"there is no such file: {ca}")
-    return Link(link.take("address", str), key, ca)
+    link = Table(table_of(path).take("link", dict), f"{path}: link", keys_of(Link))
+    files = {key: path_in(link, path, key) for key in ("key", "ca")}
+    for key, file in files.items():
+        link.require(file.is_file(), key, f"there is no such file: {file}")
+    return Link(link.take("address", str), **files)
 
 
 def read_sites(folder: Path) -> dict[int, Site]:
@@ -271,11 +269,8 @@ def read_sites(folder: Path) -> dict[int, Site]:
         sites[site.number] = site
     if not sites:
         raise DataError("holds no */site.toml", where=str(folder))
-    missing = []
-    for number, member in enumerate(site.agreement.sites):
-        if number not in sites:
-            missing.append(member.name)
-    if missing:
+    names = enumerate(site.agreement.names)
+    if missing := [name for number, name in names if number not in sites]:
         raise DataError(f"holds no site.toml of {', '.join(missing)}", where=str(folder))
     return dict(sorted(sites.items()))
 

@@ -76,8 +76,7 @@ def link_only(link: "Link", state: Path, port: int, secret: Path) -> NoReturn:
     home = state / "link"
     home.mkdir(parents=True, exist_ok=True)
     read_secret(secret)
-    assert link.key and link.ca
-    command = command_of(link.address, link.key, link.ca, port, secret)
+    command = command_of(link, port, secret)
     # exec also frees the memory of torch, which reading site.toml has imported.
     os.execv(sys.executable, process_of(KEEP, str(home), *command))
 
@@ -97,8 +96,7 @@ def start(site: "Site", link: "Link", metrics: int) -> None:
         port = free_port()
         secret = home / "secret"
         secret.write_text(secrets.token_hex(32))
-        assert link.key and link.ca
-        node = SuperNode(command_of(link.address, link.key, link.ca, port, secret), home)
+        node = SuperNode(command_of(link, port, secret), home)
         execute(site, port, secret.read_bytes(), node, metrics)
 
 
@@ -242,13 +240,13 @@ def process_of(*words: str) -> list[str]:
     return [sys.executable, "-m", "site_agent.service", *words]
 
 
-def command_of(address: str, key: Path, ca: Path, port: int, secret: Path) -> list[str]:
+def command_of(link: "Link", port: int, secret: Path) -> list[str]:
     """Return the command of a SuperNode that leaves its tasks to another process on loopback with the secret."""
     return [
         *process_of(SUPERNODE),
-        *("--superlink", address),
-        *("--root-certificates", str(ca)),
-        *("--auth-supernode-private-key", str(key)),
+        *("--superlink", link.address),
+        *("--root-certificates", str(link.ca)),
+        *("--auth-supernode-private-key", str(link.key)),
         *("--isolation", "process"),
         *("--superexec-auth-secret-file", str(secret)),
         *("--host", "127.0.0.1", "--port", str(port)),
