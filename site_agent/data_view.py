@@ -229,7 +229,10 @@ class ConfiguredSite:
 
     def keep_data_hash(self, run: Path, content: str) -> None:
         """Keep the data's hash in the folder of a run: the data must not change from now on."""
-        keep(run, content)
+        file = run / DATA_HASH
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
 
     def policy(self, run_spec: RunSpec, data: LocalData) -> Policy:
         """Return the rules for a run on these data."""
@@ -285,11 +288,3 @@ def check_same(folder: Path, content: str) -> None:
         raise DataError(
             f"the data have changed since the run began: their hash is {content}, not that of {file}"
         )
-
-
-def keep(folder: Path, content: str) -> None:
-    """Keep the data's hash in the folder of a run that asks for more than whether a site is ready."""
-    file = folder / DATA_HASH
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)

@@ -74,20 +74,21 @@ class Policy:
         """
         samples = int(self.counts_C.sum())
         batch = min(self.training.batch_size, samples)
-        least = self.site.min_batch_size
-        if batch < least:
-            reason = f"a mini-batch has {batch} samples, and at least {least} are asked for"
-            raise RunNotAllowed("min-batch-size", reason)
         steps = steps_of(samples, self.training)
-        least = self.site.min_steps
-        if steps < least:
-            reason = f"a round has {steps} steps, and at least {least} are asked for"
-            raise RunNotAllowed("min-steps", reason)
         used = samples_in_update(samples, self.training)
-        least = self.site.min_update_samples
-        if used < least:
-            reason = f"an update is made of {used} samples, and at least {least} are asked for"
-            raise RunNotAllowed("min-update-samples", reason)
+        site = self.site
+        for key, number, least, text in (
+            ("min-batch-size", batch, site.min_batch_size, f"a mini-batch has {batch} samples"),
+            ("min-steps", steps, site.min_steps, f"a round has {steps} steps"),
+            (
+                "min-update-samples",
+                used,
+                site.min_update_samples,
+                f"an update is made of {used} samples",
+            ),
+        ):
+            if number < least:
+                raise RunNotAllowed(key, f"{text}, and at least {least} are asked for")
 
     def check_uploads(self, uploads: Mapping[str, State]) -> None:
         """Check uploads or answers, by the name of their local method. An upload of an unknown method never passes."""
@@ -134,8 +135,29 @@ class Policy:
             raise NotAllowed(permission)
 
     def count_question(self, folder: Path, round: int, states: Sequence[State]) -> None:
-        """Count a request to train on `states` in the run's folder. Raises RunNotAllowed if max-rounds is exceeded."""
-        count_question(self.site, folder, round, states)
+        """Count a request to train on `states` in the run's folder, and check the number of requests.
+
+        Without this limit, a coordinator could request more rounds than the run has, or the same round many times with
+        other weights. A repeated request, as a restarted server sends it, counts once.
+
+        Raises:
+            RunNotAllowed: the round, or the number of different requests, exceeds max-rounds.
+        """
+        file = folder / QUESTIONS
+        request = digest(states, str(round))
+        answered = complete_lines(file)
+        if request.encode() in answered:
+            return
+        most = self.site.max_rounds
+        if round > most or len(answered) >= most:
+            reason = (
+                f"round {round}, after {len(answered)} questions, and at most {most} are answered"
+            )
+            raise RunNotAllowed("max-rounds", reason)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(0o600)
+        with file.open("rb+") as requests:
+            append(requests, last_line(requests)[0], request)
 
 
 def samples_in_update(samples: int, training: TrainingSettings) -> int:
@@ -194,28 +216,3 @@ def check_names(site: Site) -> None:
                 if site.agreement.module:
                     rule += f", or {site.agreement.module}:NAME"
                 raise DataError(rule, where="policy", key=key, value=name)
-
-
-def count_question(site: Site, folder: Path, round: int, states: Sequence[State]) -> None:
-    """Record a training request in the run's folder, and check the number of requests.
-
-    Without this limit, a coordinator could request more rounds than the run has, or the same round many times with
-    other weights. A repeated request, as a restarted server sends it, counts once.
-
-    Raises:
-        RunNotAllowed: the round, or the number of different requests, exceeds max-rounds.
-    """
-    file = folder / QUESTIONS
-    request = digest(states, str(round))
-    answered = complete_lines(file)
-    if request.encode() in answered:
-        return
-    most = site.max_rounds
-    if round > most or len(answered) >= most:
-        reason = f"round {round}, after {len(answered)} questions, and at most {most} are answered"
-        raise RunNotAllowed("max-rounds", reason)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch(0o600)
-    with file.open("rb+") as requests:
-        end, _ = last_line(requests)
-        append(requests, end, request)
