@@ -36,7 +36,7 @@ from data.log_files import KEPT, LARGEST, rotate
 
 if TYPE_CHECKING:
     from site_agent.config import Link, Site
-    from site_agent.pool import App, Describe
+    from site_agent.pool import App
 
 logger = logging.getLogger("fedskew.site")
 KEEP, CHILD, SUPERNODE = "keep-supernode", "child-of", "flower-supernode"
@@ -124,12 +124,11 @@ def execute(
     from site_agent.executor import Approved, Executor
     from site_agent.pool import Pool
 
-    app, describe = app_of(site, files)
     approved = Approved(site.agreement.sha256, site.agreement.app)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     audit = site.audit
-    pool = Pool(app, describe)
+    pool = Pool(app_of(site, files))
     audit.write("started", **asdict(approved))
     if metrics_port:
         arguments = (site.state, metrics_port)
@@ -164,8 +163,8 @@ def execute(
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def app_of(site: "Site", files: Mapping[str, bytes]) -> "tuple[App, Describe | None]":
-    """Return the app that workers run, and what describes its replies to the audit log, as of `Pool`."""
+def app_of(site: "Site", files: Mapping[str, bytes]) -> "App":
+    """Return the app that workers run."""
     import torch
 
     from client_app.app import app
@@ -175,13 +174,13 @@ def app_of(site: "Site", files: Mapping[str, bytes]) -> "tuple[App, Describe | N
 
     if site.app is not None:
         torch.set_num_threads(site.threads)
-        return flower_app.InstalledApp(site, files), flower_app.leaving
+        return flower_app.InstalledApp(site, files)
     install({site.number: site})
     # Import torchvision once, before workers are forked: it takes seconds, and each run has a new worker.
     if site.agreement.backbone.startswith(TORCHVISION):
         with suppress(SettingError):
             load_torchvision()
-    return app, None
+    return app
 
 
 def read_secret(path: Path) -> bytes:

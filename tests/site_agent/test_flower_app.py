@@ -22,7 +22,7 @@ from data import DataError
 from site_agent.app_files import app_files, app_hash
 from site_agent.approval import approve, approved_files
 from site_agent.config import AppPolicy, Site, read_site
-from site_agent.flower_app import InstalledApp, check_reply, leaving
+from site_agent.flower_app import InstalledApp, check_reply
 from site_agent.pool import REFUSED, Pool
 from tests.site_agent.hospital import write_app
 from tests.site_files import agreed, site_entries, write
@@ -120,7 +120,7 @@ def test_the_approved_copy_is_run_with_the_sites_node_config_and_no_other(
     tmp_path: Path, app: Path
 ) -> None:
     files = app_files(app)
-    pool = Pool(InstalledApp(site(tmp_path, app_hash(files)), files), leaving)
+    pool = Pool(InstalledApp(site(tmp_path, app_hash(files)), files))
     known = context()
 
     def answered(asked: Message) -> Message:
