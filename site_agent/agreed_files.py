@@ -13,7 +13,7 @@ from client_app.user_code import load_agreed, read_agreed, source_text
 from data import DataError, SettingError
 from data.text import escaped
 from site_agent.config import Site
-from site_agent.policy import check_model_name, check_variant_names, is_of_module
+from site_agent.policy import check_listed, is_of_module
 
 
 def check_model(site: Site, run_spec: RunSpec) -> None:
@@ -83,23 +83,17 @@ def load_module(site: Site, model: str, variants: Sequence[str]) -> str:
     for name in filter(None, (model, *variants)):
         if not is_of_module(name, agreed):
             raise NotAgreed(f"{name} is the site's own affair")
-    if model:
-        check_model_name(site, model)
-    check_variant_names(site, variants)
-    content = own_module(site)
-    load_agreed(agreed, content, named_file(site))
+    check_listed(site, "models", filter(None, [model]))
+    check_listed(site, "methods", variants)
+    load_agreed(agreed, *own_module(site))
     return agreed
 
 
-def own_module(site: Site) -> bytes:
-    """Return the bytes of the site's file of the agreed module. Raises DataError as `read_agreed`."""
-    return read_agreed(site.agreement, site.module, "site.toml")
-
-
-def named_file(site: Site) -> Path:
-    """Return the file that site.toml names, after `own_module` has read it."""
-    assert site.module is not None
-    return site.module
+def own_module(site: Site) -> tuple[bytes, Path]:
+    """Return the bytes of the site's file of the agreed module, and the file. Raises DataError as `read_agreed`."""
+    content = read_agreed(site.agreement, site.module, "site.toml")
+    assert site.module
+    return content, site.module
 
 
 def module_lines(site: Site) -> list[str]:
@@ -110,7 +104,7 @@ def module_lines(site: Site) -> list[str]:
     agreement = site.agreement
     if not agreement.module:
         return []
-    text = source_text(own_module(site), named_file(site))
+    text = source_text(*own_module(site))
     return [
         f"module      {agreement.module}, sha256 {agreement.module_sha256}: its code runs on this site's data, with "
         "the rights of this user. Read it:",

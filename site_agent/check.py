@@ -28,7 +28,7 @@ from data.agreement import mask_key_text
 from data.data_warnings import of_samples, refuse_copies
 from data.readers.catalog import is_own
 from data.text import is_whole
-from site_agent.agreed_files import named_file, own_module, own_weights
+from site_agent.agreed_files import own_module, own_weights
 from site_agent.approval import approved_files
 from site_agent.config import Link, Site, read_link, table_of
 from site_agent.data_view import SiteView
@@ -150,14 +150,9 @@ def data_rows(site: Site) -> Iterator[Row]:
 
 
 def versions() -> str:
-    """Python, torch and flwr, which must be the releases that the code is for."""
-    flower = version("flwr")
-    major, minor = map(int, flower.split(".")[:2])
-    python = sys.version.split()[0]
-    text = f"Python {python}, torch {version('torch')}, flwr {flower}, fedskew {version('fedskew')}"
-    if not (1, 41) <= (major, minor) < (2,):
-        raise DataError(f"{text}: install flwr 1.41 or later")
-    return text
+    """The releases that are installed here."""
+    releases = [f"{name} {version(name)}" for name in ("torch", "flwr", "fedskew")]
+    return ", ".join([f"Python {sys.version.split()[0]}", *releases])
 
 
 def torchvision() -> str:
@@ -230,8 +225,7 @@ def weights(site: Site) -> str:
 
 def module(site: Site) -> str:
     """The file of the agreed module, which must be the one that is agreed. It is not loaded."""
-    own_module(site)
-    return f"{site.agreement.module}: {named_file(site)}"
+    return f"{site.agreement.module}: {own_module(site)[1]}"
 
 
 def device(site: Site) -> str:

@@ -174,28 +174,20 @@ def samples_in_update(samples: int, training: TrainingSettings) -> int:
 
 def check_run(site: Site, run_spec: RunSpec) -> None:
     """Check a run's model, local methods and rounds before the data are read. Raises RunNotAllowed."""
-    check_model_name(site, run_spec.model)
-    check_variant_names(site, map(name_in_messages, run_spec.variants))
+    check_listed(site, "models", [run_spec.model])
+    check_listed(site, "methods", map(name_in_messages, run_spec.variants))
     most = site.max_rounds
     if run_spec.rounds > most:
         reason = f"the run has {run_spec.rounds} rounds, and at most {most} are allowed"
         raise RunNotAllowed("max-rounds", reason)
 
 
-def check_model_name(site: Site, model: str) -> None:
-    """Raise RunNotAllowed for a model that is not in the policy's `models`."""
-    if site.models is not None and model not in site.models:
-        raise RunNotAllowed("models", f"{model} is none of {', '.join(site.models)}")
-
-
-def check_variant_names(site: Site, variants: Iterable[str]) -> None:
-    """Raise RunNotAllowed for a local method that is not in the policy's `methods`."""
-    if site.methods is None:
-        return
-    allowed = ", ".join(site.methods) or "an empty list"
-    for name in variants:
-        if name not in site.methods:
-            raise RunNotAllowed("methods", f"{name} is none of {allowed}")
+def check_listed(site: Site, key: str, names: Iterable[str]) -> None:
+    """Raise RunNotAllowed for a name that is not in the list of a key of the policy, `models` or `methods`."""
+    listed = getattr(site, key)
+    for name in names:
+        if listed is not None and name not in listed:
+            raise RunNotAllowed(key, f"{name} is none of {', '.join(listed) or 'an empty list'}")
 
 
 def is_of_module(name: str, module: str) -> bool:
