@@ -25,8 +25,7 @@ from data import DataError
 from data.agreement import SHA256
 from data.readers.catalog import SITES_PREFIX
 from site_agent.app_files import app_hash, packed_files
-from site_agent.audit import Audit
-from site_agent.config import RUN
+from site_agent.config import RUN, Site
 from site_agent.flower_internals import (
     AcquireTaskRequest,
     AcquireTaskResponse,
@@ -269,32 +268,27 @@ class Executor:
         self,
         address: str,
         secret: bytes,
-        approved: Approved,
+        site: Site,
         pool: Pool,
-        audit: Audit,
-        pending_file: Path,
         idle: Callable[[], bool],
-        plain: bool = False,
     ) -> None:
         """Connect to the SuperNode.
 
         Args:
             address: HOST:PORT of the SuperNode's runtime API.
             secret: The secret that lets a process take tasks from the SuperNode.
-            approved: What this site has approved.
+            site: This site, which has approved its agreement.
             pool: Runs the messages in a worker process.
-            audit: The site's audit log.
-            pending_file: Where to save the task in progress, for the executor after a crash.
             idle: Called at least once per second; returns whether this executor is to end before its next task.
-            plain: Whether the app is not FedSkew's own. Its replies are pushed unchanged.
         """
         self.address = address
-        self.approved = approved
+        self.approved = Approved(site.agreement.sha256, site.agreement.app)
         self.pool = pool
-        self.audit = audit
+        self.audit = site.audit
         self.idle = idle
-        self.pending_task = PendingTask(pending_file)
-        self.plain = plain
+        self.pending_task = PendingTask(site.state / "task")
+        self.plain = site.app is not None
+        """Whether the app is not FedSkew's own. Its replies are pushed unchanged."""
         self.following: AcquireTaskResponse | None = None
         """The next task, if it was taken while the message of the current one was awaited."""
         self.logged: set[tuple[str, str]] = set()

@@ -21,7 +21,6 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from logging.handlers import RotatingFileHandler
 from multiprocessing import get_context
 from pathlib import Path
@@ -121,15 +120,14 @@ def execute(
     os.environ.update(environment(site.state / "link"))
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     from site_agent import metrics
-    from site_agent.executor import Approved, Executor
+    from site_agent.executor import Executor
     from site_agent.pool import Pool
 
-    approved = Approved(site.agreement.sha256, site.agreement.app)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     audit = site.audit
     pool = Pool(app_of(site, files))
-    audit.write("started", **asdict(approved))
+    audit.write("started", app=site.agreement.app, federation=site.agreement.sha256)
     if metrics_port:
         arguments = (site.state, metrics_port)
         get_context("fork").Process(target=metrics.serve, args=arguments, daemon=True).start()
@@ -140,16 +138,7 @@ def execute(
             node.restart_if_dead()
         return stamp_of(record) != stamp
 
-    executor = Executor(
-        f"127.0.0.1:{port}",
-        secret,
-        approved,
-        pool,
-        audit,
-        site.state / "task",
-        idle,
-        plain=site.app is not None,
-    )
+    executor = Executor(f"127.0.0.1:{port}", secret, site, pool, idle)
     try:
         executor.run()
     finally:

@@ -82,10 +82,9 @@ class Site:
         )
         monkeypatch.setattr(module, "HEARTBEAT", 0.0)
         self.audit, self.pool = Audit(folder / "audit.jsonl"), Pool(app)
-        text = Approved("", app_hash(packed_files(fab())))
-        self.executor = Executor(
-            "loopback", b"secret", text, self.pool, self.audit, folder / "task", lambda: False
-        )
+        agreed = SimpleNamespace(sha256="", app=app_hash(packed_files(fab())))
+        site = SimpleNamespace(agreement=agreed, audit=self.audit, state=folder, app=None)
+        self.executor = Executor("loopback", b"secret", site, self.pool, lambda: False)  # type: ignore[arg-type]
 
     def pull(self, client: object) -> Any:
         return self.message, context(), SimpleNamespace(run_id=7), SimpleNamespace(content=self.fab)
