@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from logging.handlers import RotatingFileHandler
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -148,6 +148,9 @@ def execute(
         pool.end()
         audit.write("stopped")
     logger.info("another text is approved: this site starts again")
+    for process in active_children():  # the metrics' process has the port
+        process.kill()
+        process.join()
     # As another program: the new text may be for another release than the one that is loaded here.
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
