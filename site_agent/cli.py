@@ -238,15 +238,16 @@ def status(
     """Show what is approved, whether the coordinator takes this site's key and this site is running, its last exchange,
     and the memory of its runs.
     """
-    from data import DataError
-    from site_agent.approval import approved_files
-    from site_agent.check import known
     from site_agent.config import read_link, read_site
     from site_agent.service import is_at_work
 
     this_site = read_site(site)
     if at_work:  # for a container's health check
         return 0 if this_site.state.is_dir() and is_at_work(this_site.state) else 1
+    from data import DataError
+    from site_agent.approval import approved_files
+    from site_agent.check import known
+
     agreement = this_site.agreement
     try:
         approved_files(this_site)

@@ -150,15 +150,13 @@ class Link:
     """The file of the federation's certificate authority."""
 
 
-def read_site(path: Path, agreement: Agreement | None = None) -> Site:
+def read_site(path: Path) -> Site:
     """Return what site.toml says. Raises DataError, one sentence, for what a site cannot be run with.
 
     Relative paths start at the file's folder. Nothing is made, and of the data only that they are there is looked at.
-    `agreement` takes the place of the file that `federation` names.
     """
     table = table_of(path)
-    if agreement is None:
-        agreement = read_agreement(path_in(table, path, "federation"))
+    agreement = read_agreement(path_in(table, path, "federation"))
     name = table.take("name", str)
     try:
         number = agreement.number(name)
@@ -322,17 +320,15 @@ def reading_of(table: Table, path: Path, data: str) -> DataSettings:
     keys = {DataSettings.key(field): field for field in OF_OWN}
     read = Table(table.take("read", dict, {}), where, tuple(keys))
     settings: dict[str, Any] = {}
-    for key, field_name in keys.items():
-        if key in read.entries:
-            kind = type(getattr(USUAL, field_name))
-            settings[field_name] = read.take(key, kind)
+    for key in read.entries:
+        settings[keys[key]] = read.take(key, type(getattr(USUAL, keys[key])))
     table_of_labels = labels_file(settings.get("labels", ""))
     if table_of_labels is not None:
         absolute = absolute_path(read, path, "labels", settings["labels"])
         read.require(absolute.is_file(), "labels", f"there is no {absolute}")
         settings["labels"] = str(absolute)
-    has_effect = not settings or not data.startswith("abide:")
-    table.require(has_effect, "data", "is read in one way: [read] has no effect")
+    if settings and data.startswith("abide:"):
+        raise table.error("data", table.entries["data"], "is read in one way: [read] has no effect")
     try:
         return DataSettings(**settings)
     except SettingError as error:
