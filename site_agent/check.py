@@ -24,7 +24,6 @@ from cryptography import x509
 from client_app.column_sums import ColumnSums
 from client_app.models.backbone import TORCHVISION, load_torchvision
 from data import DataError, DataSettings, InputError
-from data.agreement import mask_key_text
 from data.data_warnings import of_samples, refuse_copies
 from data.readers.catalog import is_own
 from data.text import is_whole
@@ -32,8 +31,9 @@ from site_agent.agreed_files import own_module, own_weights
 from site_agent.approval import approved_files
 from site_agent.config import Link, Site, read_link, table_of
 from site_agent.data_view import SiteView
-from site_agent.keys import public_text, read_key, read_mask_key
+from site_agent.keys import public_text, read_key
 from site_agent.policy import check_names
+from site_agent.sum_ledger import own_mask_key
 
 FEW = 4
 """Samples of a mini-batch, or of an update, below which `check` warns."""
@@ -193,11 +193,7 @@ def key(site: Site, file: Path) -> str:
 
 def mask_key(site: Site) -> str:
     """The key for masked sums, which must be the one that federation.toml names for this site."""
-    agreed = site.agreement.sites[site.number].mask_key
-    here = mask_key_text(read_mask_key(site.mask_key).public_key())
-    if here != agreed:
-        rule = f"its public half is {here}, and federation.toml says {agreed}"
-        raise DataError(rule, where=str(site.mask_key))
+    own_mask_key(site)
     return str(site.mask_key)
 
 

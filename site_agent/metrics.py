@@ -43,20 +43,14 @@ class SiteMetrics(Collector):
                     seconds[kind if kind in KINDS else "other"] += entry.get("seconds", 0.0)
                     last = datetime.fromisoformat(entry["time"]).timestamp()
 
-        logged = CounterMetricFamily(
-            "fedskew_site_events", "Lines of the audit log by event.", labels=["event"]
-        )
-        for event, count in sorted(events.items()):
-            logged.add_metric([event], count)
-        yield logged
-
-        taken = CounterMetricFamily(
-            "fedskew_site_seconds", "Seconds of answering by message type.", labels=["kind"]
-        )
-        for kind, total in sorted(seconds.items()):
-            taken.add_metric([kind], total)
-        yield taken
-
+        for name, text, label, totals in (
+            ("events", "Lines of the audit log by event.", "event", events),
+            ("seconds", "Seconds of answering by message type.", "kind", seconds),
+        ):
+            family = CounterMetricFamily(f"fedskew_site_{name}", text, labels=[label])
+            for value, total in sorted(totals.items()):
+                family.add_metric([value], total)
+            yield family
         yield CounterMetricFamily(
             "fedskew_site_sent_bytes", "Bytes that have left the site.", value=sent
         )

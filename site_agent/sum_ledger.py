@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from filelock import FileLock
 
 from client_app.local_site import NotAgreed
@@ -63,7 +64,7 @@ class SumLedger:
             NotAgreed: there are as many sums already as a site takes part in.
             DataError: the mask key or the ledger cannot be read, or are others than they should be.
         """
-        self.check_key()
+        own_mask_key(self.site)
         with self.lock():
             entry = self.entry(purpose)
             if entry is None:
@@ -81,7 +82,7 @@ class SumLedger:
             NotAgreed: a list that must not be answered; the reason is in the audit log.
             DataError: the mask key or the ledger cannot be read, or are others than they should be.
         """
-        self.check_key()
+        private_key = own_mask_key(self.site)
         with self.lock():
             entry = self.entry(purpose)
             try:
@@ -97,7 +98,7 @@ class SumLedger:
             answer = masked(
                 entry.words,
                 self.site.number,
-                read_mask_key(self.site.mask_key),
+                private_key,
                 [mask_public(member.mask_key) for member in self.site.agreement.sites],
                 sum_list,
             )
@@ -160,14 +161,6 @@ class SumLedger:
         write_atomically(file, words, text, flush=True)
         file.chmod(0o600)
 
-    def check_key(self) -> None:
-        """Raise DataError where the mask key is not the one that federation.toml names for this site."""
-        agreed = self.site.agreement.sites[self.site.number].mask_key
-        private_key = read_mask_key(self.site.mask_key)
-        if mask_key_text(private_key.public_key()) != agreed:
-            rule = f"is not the mask key that federation.toml names for {self.site.name}"
-            raise DataError(rule, where=str(self.site.mask_key))
-
     # ---- the audit log -----------------------------------------------------------------------------------------------
 
     def log(self, event: str, purpose: str, entry: Entry, **more: object) -> None:
@@ -179,3 +172,14 @@ class SumLedger:
         """Return the error of a question that is refused, once it is in the audit log."""
         self.site.audit.write("sum refused", sum=purpose, why=why)
         return NotAgreed(f"masked sum: {why}")
+
+
+def own_mask_key(site: Site) -> X25519PrivateKey:
+    """Return a site's private key for masked sums. Raises DataError unless federation.toml names its public half."""
+    agreed = site.agreement.sites[site.number].mask_key
+    private_key = read_mask_key(site.mask_key)
+    here = mask_key_text(private_key.public_key())
+    if here != agreed:
+        rule = f"its public half is {here}, and federation.toml says {agreed}"
+        raise DataError(rule, where=str(site.mask_key))
+    return private_key
