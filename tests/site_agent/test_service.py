@@ -96,6 +96,7 @@ def test_a_running_site_starts_again_once_another_text_is_approved(
         commands.append(words)
 
     def take_none(executor: Executor) -> None:
+        assert len(hospital.entries()) == 2, "it has seen the approval and goes on"
         hospital.receive(min_sites=3)
         hospital.approve()
 
