@@ -132,7 +132,7 @@ def test_a_user_sees_this_sentence(family: str, given: Any, says: str, tmp_path:
         ("command line", ["rounds=2"]),
         ("experiments", "one: {title: a, methods: [fedavg]}"),
         ("federation.toml", {"min-sites": 2}),
-        ("coordinator.toml", {"metrics-port": 0}),
+        ("coordinator.toml", {"largest-message-mib": 1}),
         ("counts", "site,a,b\nx,1,2\ny,3,4\n"),
         ("npz", {}),
     ],

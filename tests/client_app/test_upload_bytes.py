@@ -4,19 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from client_app.variants.norm_statistics import QUESTION, PrivateNorm
 from flwr.app import RecordDict
 from in_process import TamperingGrid, experiment, small
 
-from client_app.client import Client
 from client_app.messages import unpack
 from client_app.models import build
 from client_app.state import size
 from client_app.variants.feature_gradients import FeatureGradients
-from client_app.variants.local_batch_norm import LocalBatchNorm
-from client_app.variants.local_statistics import LocalStatistics
-from data import Samples, federate
+from data import federate
 from server_app.methods import METHODS
 
 
@@ -44,17 +39,6 @@ def test_uploads_of_a_real_run_have_the_declared_bytes(tmp_path: Path, method: s
         if any(uploads.values()):
             declared[variant.name] = uploads
     assert heard == declared
-
-
-@pytest.mark.parametrize("variant", [LocalBatchNorm, LocalStatistics])
-def test_batch_norm_is_an_upload_where_it_is_shared(variant: type[PrivateNorm]) -> None:
-    model = build("mlp-bn", (1, 8, 8), 10, 0)
-    kept = {name: model.state_dict()[name] for name in variant().private_names(model)}
-    samples = Samples(torch.zeros(1, 1, 8, 8), torch.zeros(1).long(), torch.zeros(1), torch.ones(1))
-    client = Client(0, model, samples, 10, memory={"private": kept})
-    for sharing in (variant(share_norm_statistics=True), variant()):
-        assert sharing.upload.once is sharing.share_norm_statistics
-        assert sharing.upload.bytes(model, 10) == size(sharing.answer(client, QUESTION))
 
 
 def test_classes_per_round_bound_the_gradients() -> None:

@@ -217,7 +217,6 @@ MISTAKES = {
     "run --method fedshfit": "did you mean fedshift",
     "report quikc": "did you mean quick",
     "data check here.csv --set split-seed=x": "split-seed = 'x'",
-    "predict . here.csv --round first": "--round = 'first'",
 }
 """Command lines, each with words of the sentence that refuses it."""
 

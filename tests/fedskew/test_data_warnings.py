@@ -131,7 +131,7 @@ def test_every_command_refuses_it(tmp_path: Path, fedskew: FedSkew) -> None:
         ("select", "--minutes", 1, *words(settings), *results),
     ):
         status, output, errors = fedskew(*command)
-        assert status in (1, 2) and "all 80 training samples are of class dog" in errors, command
+        assert status in (1, 2) and "training samples are of class dog" in errors, command
         assert "will work" not in output
     assert not list((tmp_path / "results").glob("*/summary.json"))
 
