@@ -177,7 +177,7 @@ def read_site(path: Path) -> Site:
     limits = values_of(policy, Limits)
     for word in sorted(limits.get("allow", set()) - {*PERMISSIONS}):
         raise policy.error("allow", word, f"must be some of {', '.join(PERMISSIONS)}")
-    files = {}
+    files: dict[str, Any] = {}
     for key in ("weights", "module"):
         if key in table.entries:
             files[key] = path_in(table, path, key)
