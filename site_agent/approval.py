@@ -14,12 +14,10 @@ from client_app.optimizer import TrainingSettings
 from data import DataError
 from data.agreement import Agreement, Member, read_agreement, subtraction_warning
 from data.package_files import ROOT, canonical, sources
+from site_agent.agreed_files import module_lines
 from site_agent.app_files import app_hash, packed_app, packed_files
 from site_agent.config import Site
-from site_agent.module import module_lines
 from site_agent.policy import check_names
-from site_agent.run_signature import run_key_lines
-from site_agent.stored_approval import APP, APPROVED, TEXT, store
 
 CLASS_COUNTS = "class-counts"
 """Of PERMISSIONS, the one for training samples by class."""
@@ -28,6 +26,8 @@ SITE_PACKAGES = ("client_app", "data", "site_agent")
 MODULE_PACKAGES = ("strategies", "server_app", "fedskew")
 """Those that an agreed module may import besides, for the classes that its server half is made of."""
 
+TEXT, APP, RECORD = "federation.toml", "app.fab", "approval.json"
+"""What is approved: the files of `Site.approved`."""
 LISTED = 20
 """Files of an app that are listed as changed; a new release changes hundreds."""
 
@@ -99,16 +99,40 @@ def sums_in_words(agreement: Agreement) -> str:
     return "plain: the coordinator sees this site's own class counts and feature statistics"
 
 
+def former_agreement(site: Site) -> Agreement | None:
+    """Return what is approved so far; None where nothing is, or by a version with other rules."""
+    try:
+        return read_agreement(site.approved / TEXT)
+    except DataError:
+        return None
+
+
+def run_key_lines(site: Site) -> list[str]:
+    """Return whose runs a site takes; a warning where that was another key's before."""
+    key = site.agreement.run_key
+    line = (
+        "runs        any that the SuperLink sends: federation.toml has no run-key, so whoever holds the gateway's "
+        "machine can start one"
+    )
+    if key:
+        line = f"runs        only those that the coordinator's key has signed: run-key {key}"
+    former = former_agreement(site)
+    if former is None or former.run_key in ("", key):
+        return [line]
+    change = "another run-key" if key else "no run-key"
+    return [
+        line,
+        f"(!) runs    {change}, and the approved text has {former.run_key}: ask the coordinator by telephone",
+    ]
+
+
 def membership_lines(site: Site) -> list[str]:
     """Return the line about sites that join or leave the federation that is approved here so far, where it tells more.
 
     A site that approves both gives its part of both sums.
     """
-    try:
-        before = read_agreement(site.state / "approved/federation.toml")
-    except DataError:  # nothing is approved yet, or by a version with other rules
-        return []
-    warning = subtraction_warning(before, site.agreement)
+    former = former_agreement(site)
+    warning = former and subtraction_warning(former, site.agreement)
     return [f"(!) sites   {warning}"] if warning else []
 
 
@@ -187,7 +211,12 @@ def approve(
     }
     if site.agreement.module:
         record["module"] = site.agreement.module_sha256
-    store(site.state / APPROVED, content, fab, record)
+    site.approved.mkdir(parents=True, exist_ok=True)
+    # The record comes last: it makes the others count.
+    for name, text in {TEXT: content, APP: fab, RECORD: json.dumps(record).encode()}.items():
+        part = site.approved / f"{name}.part"
+        part.write_bytes(text)
+        part.replace(site.approved / name)
     site.audit.write("approved", **record)
     return True
 
@@ -200,10 +229,9 @@ def changes_since(site: Site, content: bytes, files: Mapping[str, bytes]) -> lis
         content: Of the new federation.toml.
         files: Of the new app, by name.
     """
-    folder = site.state / APPROVED
     try:
-        former = (folder / TEXT).read_text(encoding="utf-8")
-        former_files = packed_files((folder / APP).read_bytes(), str(folder / APP))
+        former = (site.approved / TEXT).read_text(encoding="utf-8")
+        former_files = packed_files((site.approved / APP).read_bytes())
     except (OSError, ValueError, DataError):
         return []
     lines = list(
@@ -231,21 +259,16 @@ def changed_files(former: Mapping[str, bytes], files: Mapping[str, bytes]) -> li
     return changed
 
 
-def approved_app(site: Site) -> str:
-    """Return the hash of the approved app. Raises DataError as `approved_files`."""
-    return app_hash(approved_files(site))
-
-
 def approved_files(site: Site) -> dict[str, bytes]:
     """Return the files of the approved app by name.
 
     Raises:
         DataError: nothing is approved, or the agreement, the kept app or the installed code are no longer those.
     """
-    folder = site.state / APPROVED
+    folder = site.approved
     fab = folder / APP
     try:
-        record = json.loads((folder / "approval.json").read_text())
+        record = json.loads((folder / RECORD).read_text())
         files = packed_files(fab.read_bytes(), str(fab))
     except (OSError, ValueError):
         reason = "nothing is approved; run `fedskew-site approve federation.toml APP`"

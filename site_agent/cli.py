@@ -6,13 +6,14 @@ import shutil
 import sys
 from collections.abc import Callable
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import click
 import typer
-
-from site_agent.typer_command import DescribedCommand
+from typer.core import TyperArgument, TyperCommand
+from typer.utils import get_params_from_function
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -27,6 +28,22 @@ application = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Function = TypeVar("Function", bound=Callable[..., int | None])
+
+
+class DescribedCommand(TyperCommand):
+    """A command whose --help describes its arguments, for both command lines.
+
+    flwr 1.42 requires typer below 0.21, and click 8.5 resets the help of that typer's arguments.
+    """
+
+    def __init__(self, name: str | None, **details: Any) -> None:
+        super().__init__(name, **details)
+        if self.callback is None:
+            return
+        declared = get_params_from_function(self.callback)
+        for parameter in self.params:
+            if isinstance(parameter, TyperArgument):
+                parameter.help = declared[str(parameter.name)].default.help
 
 
 def command(function: Function) -> Function:
@@ -155,20 +172,17 @@ def check(
     ] = False,
 ) -> int:
     """Check data, file permissions, disk, device and versions; with --online also the connection to the coordinator."""
+    from site_agent import check
     from site_agent.config import read_link, read_site
-    from site_agent.online import online as check_online
-    from site_agent.preflight import offline
 
-    this_site = read_site(site)
-    rows = []
-    for row in offline(this_site, site):
-        print(row, flush=True)
-        rows.append(row)
+    rows = check.offline(read_site(site), site)
     if online:
-        for row in check_online(this_site, read_link(site)):
-            print(row, flush=True)
-            rows.append(row)
-    return 0 if all(row.holds for row in rows) else 1
+        rows = chain(rows, check.online(read_link(site)))
+    holds = True
+    for row in rows:
+        print(row, flush=True)
+        holds = holds and row.holds
+    return 0 if holds else 1
 
 
 @command
@@ -198,7 +212,7 @@ def start(
 
     try:
         if only is None:
-            service.start(site, read_site(site), read_link(site), metrics)
+            service.start(read_site(site), read_link(site), metrics)
             return
         if secret is None:
             raise DataError(f"--only {only}: --secret must name the file that both halves read")
@@ -206,7 +220,7 @@ def start(
             state = path_in(table_of(site), site, "state")
             service.link_only(read_link(site), state, port, secret)
         else:
-            service.train_only(site, read_site(site), port, secret, metrics)
+            service.train_only(read_site(site), port, secret, metrics)
     except SystemExit:  # everything has ended; to unload torch takes seconds
         os._exit(0)
 
@@ -224,27 +238,26 @@ def status(
     """Show what is approved, whether the coordinator takes this site's key and this site is running, its last exchange,
     and the memory of its runs.
     """
-    from data import DataError
-    from site_agent.approval import approved_app
     from site_agent.config import read_link, read_site
-    from site_agent.online import membership
     from site_agent.service import is_at_work
 
     this_site = read_site(site)
     if at_work:  # for a container's health check
         return 0 if this_site.state.is_dir() and is_at_work(this_site.state) else 1
+    from data import DataError
+    from site_agent.approval import approved_files
+    from site_agent.check import known
+
     agreement = this_site.agreement
     try:
-        app = approved_app(this_site)
-        print(f"approved   {agreement.name} {agreement.sha256[:16]}, app {app[:16]}")
+        approved_files(this_site)
+        print(f"approved   {agreement.name} {agreement.sha256[:16]}, app {agreement.app[:16]}")
     except DataError as error:
         print(f"approved   no: {error}")
     try:
-        print(f"key known  {membership(read_link(site))}")
-    except (
-        DataError
-    ) as error:  # a site that trains alone has no link, and another user may own the key
-        print(f"key known  not asked: {error}")
+        print(f"key known  {known(read_link(site))}")
+    except DataError as error:  # of a site that trains alone: it has no link, or not the key
+        print(f"key known  {error}")
     this_site.state.mkdir(parents=True, exist_ok=True)
     print(f"at work    {'yes' if is_at_work(this_site.state) else 'no'}")
     lines = this_site.audit.lines()

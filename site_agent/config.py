@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from client_app.local_site import DEFAULT_PERMISSIONS, PERMISSIONS, RUN_KEYS, NotAgreed
+from client_app.local_site import DEFAULT_PERMISSIONS, PERMISSIONS, NotAgreed
 from data import DataError, DataSettings, SettingError
 from data.agreement import Agreement, read_agreement
 from data.readers.catalog import KNOWN, labels_file
@@ -30,19 +30,8 @@ KEYS = (
     "link",
     "app",
 )
-POLICY_KEYS = ("allow", "min-class-samples", "min-test-samples", "max-norm", *RUN_KEYS)
-APP_KEYS = (
-    "arrays",
-    "metrics",
-    "configs",
-    "max-bytes",
-    "max-norm",
-    "min-samples",
-    "node-config",
-)
 NOT_OF_AN_APP = ("device", "mask-key", "weights", "module", "read", "policy")
 """Keys of site.toml that are about FedSkew's own app, and have no meaning for another one."""
-LINK_KEYS = ("address", "key", "ca")
 MASK_KEY = "mask.key"
 """The file of the key for masked sums, beside site.toml, where that names no other."""
 DATA = ("folder", "npz", "csv", "abide")
@@ -67,27 +56,12 @@ class AppPolicy:
     """Largest norm of the change of the received arrays, or of arrays that none were received for; 0 is no limit."""
     min_samples: int = 8
     """Samples below which a reply to train or evaluate does not leave, by its metric num-examples."""
-    node_config: Mapping[str, str | int | float | bool] = field(
-        default_factory=dict[str, str | int | float | bool], hash=False
-    )
-    """Entries of the app's context.node_config, beside data-path."""
 
 
-@dataclass(frozen=True)
-class Site:
-    """One site, as its site.toml says."""
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """[policy] of site.toml: what may leave a site, and which runs it takes part in."""
 
-    name: str
-    number: int
-    """Its number in the agreement."""
-    agreement: Agreement
-    """The one that the site has approved."""
-    data: str
-    """folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE."""
-    state: Path
-    """Folder of its memory and cache, which belong to nobody else."""
-    device: str = "cpu"
-    threads: int = 1
     allow: frozenset[str] = frozenset(DEFAULT_PERMISSIONS)
     """What of PERMISSIONS may leave."""
     min_class_samples: int = 1
@@ -96,8 +70,6 @@ class Site:
     """Test samples below which no scores leave."""
     max_norm: float = 0.0
     """Largest norm of an update that leaves; 0 is no limit."""
-    reading: DataSettings = USUAL
-    """How its data are read: of these, the settings of OF_OWN count."""
     min_batch_size: int = 8
     """Samples in a mini-batch below which a run is refused: the step of a single image is that image."""
     min_steps: int = 1
@@ -112,8 +84,31 @@ class Site:
     """Rounds that a run may have, and different questions to train that are answered in it."""
     approve_runs: bool = False
     """Whether a run takes part only after somebody here has approved its settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site(Limits):
+    """One site, as its site.toml says."""
+
+    name: str
+    number: int
+    """Its number in the agreement."""
+    agreement: Agreement
+    """The one that the site has approved."""
+    data: str
+    """folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE."""
+    state: Path
+    """Folder of its memory and cache, which belong to nobody else."""
+    device: str = "cpu"
+    threads: int = 1
+    reading: DataSettings = USUAL
+    """How its data are read: of these, the settings of OF_OWN count."""
     app: AppPolicy | None = None
     """The policy for another app than FedSkew's; None is FedSkew's."""
+    node_config: Mapping[str, str | int | float | bool] = field(
+        default_factory=dict[str, str | int | float | bool], hash=False
+    )
+    """Entries of another app's context.node_config, beside data-path."""
     mask_key: Path = Path(MASK_KEY)
     """The file of its private key for masked sums."""
     weights: Path | None = None
@@ -125,6 +120,11 @@ class Site:
     def audit(self) -> Audit:
         """The site's audit log."""
         return Audit(self.state / "audit.jsonl")
+
+    @property
+    def approved(self) -> Path:
+        """The folder of what is approved: federation.toml, app.fab and approval.json; runs/ has single runs."""
+        return self.state / "approved"
 
     @property
     def cache(self) -> Path:
@@ -142,23 +142,21 @@ class Site:
 class Link:
     """How a site reaches its coordinator; who trains alone needs none of it."""
 
-    address: str = ""
+    address: str
     """HOST:PORT."""
-    key: Path | None = None
-    """The node's private key."""
-    ca: Path | None = None
-    """The federation's certificate authority."""
+    key: Path
+    """The file of the node's private key."""
+    ca: Path
+    """The file of the federation's certificate authority."""
 
 
-def read_site(path: Path, agreement: Agreement | None = None) -> Site:
+def read_site(path: Path) -> Site:
     """Return what site.toml says. Raises DataError, one sentence, for what a site cannot be run with.
 
     Relative paths start at the file's folder. Nothing is made, and of the data only that they are there is looked at.
-    `agreement` takes the place of the file that `federation` names.
     """
     table = table_of(path)
-    if agreement is None:
-        agreement = read_agreement(path_in(table, path, "federation"))
+    agreement = read_agreement(path_in(table, path, "federation"))
     name = table.take("name", str)
     try:
         number = agreement.number(name)
@@ -175,13 +173,14 @@ def read_site(path: Path, agreement: Agreement | None = None) -> Site:
     threads = table.take("threads", int, 1)
     table.require(device in DEVICES, "device", f"must be one of {', '.join(DEVICES)}")
     table.require(1 <= threads <= 1024, "threads", "must be 1 to 1024")
-    policy = Table(table.take("policy", dict, {}), f"{path}: policy", POLICY_KEYS)
-    allow = policy.texts("allow", list(DEFAULT_PERMISSIONS))
-    for word in allow:
-        if word not in PERMISSIONS:
-            raise policy.error("allow", word, f"must be some of {', '.join(PERMISSIONS)}")
-    max_norm = policy.take("max-norm", float, 0.0)
-    policy.require(0 <= max_norm < float("inf"), "max-norm", "must be 0 (no limit) or more")
+    policy = Table(table.take("policy", dict, {}), f"{path}: policy", keys_of(Limits))
+    limits = values_of(policy, Limits)
+    for word in sorted(limits.get("allow", set()) - {*PERMISSIONS}):
+        raise policy.error("allow", word, f"must be some of {', '.join(PERMISSIONS)}")
+    files: dict[str, Any] = {}
+    for key in ("weights", "module"):
+        if key in table.entries:
+            files[key] = path_in(table, path, key)
     return Site(
         name=name,
         number=number,
@@ -190,61 +189,64 @@ def read_site(path: Path, agreement: Agreement | None = None) -> Site:
         state=state,
         device=device,
         threads=threads,
-        allow=frozenset(allow),
-        min_class_samples=at_least_one(policy, "min-class-samples"),
-        min_test_samples=at_least_one(policy, "min-test-samples"),
-        max_norm=max_norm,
         reading=reading_of(table, path, data),
-        min_batch_size=at_least_one(policy, "min-batch-size", Site.min_batch_size),
-        min_steps=at_least_one(policy, "min-steps", Site.min_steps),
-        min_update_samples=at_least_one(policy, "min-update-samples", Site.min_update_samples),
-        methods=policy.texts("methods") if "methods" in policy.entries else None,
-        models=policy.texts("models") if "models" in policy.entries else None,
-        max_rounds=at_least_one(policy, "max-rounds", Site.max_rounds),
-        approve_runs=policy.take("approve-runs", bool, False),
-        app=app_policy(table, path),
+        **app_policy(table, path),
         mask_key=path_in(table, path, "mask-key", MASK_KEY),
-        weights=path_in(table, path, "weights") if "weights" in table.entries else None,
-        module=path_in(table, path, "module") if "module" in table.entries else None,
+        **files,
+        **limits,
     )
 
 
-def app_policy(table: Table, path: Path) -> AppPolicy | None:
-    """Return what [app] says, or None without it. Raises DataError for what cannot be, or has no meaning beside it."""
+def keys_of(kind: type) -> list[str]:
+    """Return the keys of the table that a dataclass stands for: its fields' names with `-` for `_`."""
+    return [field.name.replace("_", "-") for field in fields(kind)]
+
+
+def values_of(table: Table, kind: type) -> dict[str, Any]:
+    """Return the fields that a table gives values. Raises DataError for a value that is not of the default's kind."""
+    values: dict[str, Any] = {}
+    for key in keys_of(kind):
+        if key in table.entries:
+            name = key.replace("-", "_")
+            values[name] = value_of(table, key, getattr(kind, name))
+    return values
+
+
+def value_of(table: Table, key: str, default: object) -> object:
+    """Return a key's value of the kind that its default has: a switch, a number with a limit, or a list of texts."""
+    if isinstance(default, bool):
+        return table.take(key, bool)
+    if isinstance(default, int | float):
+        number = table.take(key, type(default))
+        least, rule = (1, "must be at least 1") if default else (0, "must be 0 (no limit) or more")
+        table.require(least <= number < float("inf"), key, rule)
+        return number
+    texts = table.texts(key)
+    return frozenset(texts) if isinstance(default, frozenset) else texts
+
+
+def app_policy(table: Table, path: Path) -> dict[str, Any]:
+    """Return the fields of a site that [app] is. Raises DataError for what cannot be, or has no meaning beside it."""
     if "app" not in table.entries:
-        return None
+        return {}
     for key in NOT_OF_AN_APP:
         rule = "has no effect on another app than FedSkew's: remove it, or [app]"
         table.require(key not in table.entries, key, rule)
-    app = Table(table.take("app", dict), f"{path}: app", APP_KEYS)
-    defaults = AppPolicy()
-    max_norm = app.take("max-norm", float, defaults.max_norm)
-    app.require(0 <= max_norm < float("inf"), "max-norm", "must be 0 (no limit) or more")
-    max_bytes = app.take("max-bytes", int, defaults.max_bytes)
-    app.require(max_bytes >= 0, "max-bytes", "must be 0 (no limit) or more")
+    keys = [*keys_of(AppPolicy), "node-config"]
+    app = Table(table.take("app", dict), f"{path}: app", keys)
     node_config = app.take("node-config", dict, {})
     are_plain = all(type(value) in (str, int, float, bool) for value in node_config.values())
     app.require(are_plain, "node-config", "must hold texts, numbers, true and false")
-    return AppPolicy(
-        arrays=app.texts("arrays", list(defaults.arrays)),
-        metrics=app.texts("metrics", list(defaults.metrics)),
-        configs=app.texts("configs", list(defaults.configs)),
-        max_bytes=max_bytes,
-        max_norm=max_norm,
-        min_samples=at_least_one(app, "min-samples", defaults.min_samples),
-        node_config=node_config,
-    )
+    return {"app": AppPolicy(**values_of(app, AppPolicy)), "node_config": node_config}
 
 
 def read_link(path: Path) -> Link:
     """Return what site.toml says of the link. Raises DataError for what it does not say, or a missing file."""
-    entries = table_of(path).take("link", dict)
-    link = Table(entries, f"{path}: link", LINK_KEYS)
-    key = path_in(link, path, "key")
-    link.require(key.is_file(), "key", f"there is no such file: {key}")
-    ca = path_in(link, path, "ca")
-    link.require(ca.is_file(), "ca", f"there is no such file: {ca}")
-    return Link(link.take("address", str), key, ca)
+    link = Table(table_of(path).take("link", dict), f"{path}: link", keys_of(Link))
+    files = {key: path_in(link, path, key) for key in ("key", "ca")}
+    for key, file in files.items():
+        link.require(file.is_file(), key, f"there is no such file: {file}")
+    return Link(link.take("address", str), **files)
 
 
 def read_sites(folder: Path) -> dict[int, Site]:
@@ -265,11 +267,8 @@ def read_sites(folder: Path) -> dict[int, Site]:
         sites[site.number] = site
     if not sites:
         raise DataError("holds no */site.toml", where=str(folder))
-    missing = []
-    for number, member in enumerate(site.agreement.sites):
-        if number not in sites:
-            missing.append(member.name)
-    if missing:
+    names = enumerate(site.agreement.names)
+    if missing := [name for number, name in names if number not in sites]:
         raise DataError(f"holds no site.toml of {', '.join(missing)}", where=str(folder))
     return dict(sorted(sites.items()))
 
@@ -321,25 +320,16 @@ def reading_of(table: Table, path: Path, data: str) -> DataSettings:
     keys = {DataSettings.key(field): field for field in OF_OWN}
     read = Table(table.take("read", dict, {}), where, tuple(keys))
     settings: dict[str, Any] = {}
-    for key, field_name in keys.items():
-        if key in read.entries:
-            kind = type(getattr(USUAL, field_name))
-            settings[field_name] = read.take(key, kind)
+    for key in read.entries:
+        settings[keys[key]] = read.take(key, type(getattr(USUAL, keys[key])))
     table_of_labels = labels_file(settings.get("labels", ""))
     if table_of_labels is not None:
         absolute = absolute_path(read, path, "labels", settings["labels"])
         read.require(absolute.is_file(), "labels", f"there is no {absolute}")
         settings["labels"] = str(absolute)
-    has_effect = not settings or not data.startswith("abide:")
-    table.require(has_effect, "data", "is read in one way: [read] has no effect")
+    if settings and data.startswith("abide:"):
+        raise table.error("data", table.entries["data"], "is read in one way: [read] has no effect")
     try:
         return DataSettings(**settings)
     except SettingError as error:
         raise DataError(error.rule, where=where, key=error.key, value=error.value) from None
-
-
-def at_least_one(policy: Table, key: str, default: int = 1) -> int:
-    """Return a number of samples, steps or rounds. Raises DataError for one below 1."""
-    number: Any = policy.take(key, int, default)
-    policy.require(number >= 1, key, "must be at least 1")
-    return int(number)

@@ -27,13 +27,12 @@ from data.samples import SampleCache, Samples
 from data.settings import OF_OWN, USUAL, DataSettings
 from data.sites import OF_ALL, as_settings, in_messages, settings_at_site
 from data.text import name_list, printable
+from site_agent.agreed_files import check_model, load_module, own_model_settings
 from site_agent.config import Site
-from site_agent.module import load_module
 from site_agent.policy import Policy, check_names, check_run
 from site_agent.run_approval import check_approved
-from site_agent.run_signature import check_signed
+from site_agent.signature import check_signed
 from site_agent.sum_ledger import SumLedger
-from site_agent.weights import check_model, own_model_settings
 
 DATA_HASH = "data.sha256"
 """In a site's folder of a run, the hash of the data that it has trained on."""
@@ -230,7 +229,10 @@ class ConfiguredSite:
 
     def keep_data_hash(self, run: Path, content: str) -> None:
         """Keep the data's hash in the folder of a run: the data must not change from now on."""
-        keep(run, content)
+        file = run / DATA_HASH
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
 
     def policy(self, run_spec: RunSpec, data: LocalData) -> Policy:
         """Return the rules for a run on these data."""
@@ -286,11 +288,3 @@ def check_same(folder: Path, content: str) -> None:
         raise DataError(
             f"the data have changed since the run began: their hash is {content}, not that of {file}"
         )
-
-
-def keep(folder: Path, content: str) -> None:
-    """Keep the data's hash in the folder of a run that asks for more than whether a site is ready."""
-    file = folder / DATA_HASH
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)

@@ -1,10 +1,14 @@
 """The executor: takes tasks from the SuperNode and runs them with the installed code, never with received code."""
 
+import json
 import logging
+import re
 import secrets
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +22,10 @@ from client_app.local_site import RUN_SIGNATURE, hash_of
 from client_app.messages import ACTION, NONCE_BYTES, folded, unfolded
 from client_app.polling import PollingClient
 from data import DataError
+from data.agreement import SHA256
+from data.readers.catalog import SITES_PREFIX
 from site_agent.app_files import app_hash, packed_files
-from site_agent.approved_text import (
-    ApprovedText,
-    NotApproved,
-    TextNotApproved,
-    WatchedApproval,
-)
-from site_agent.audit import Audit
+from site_agent.config import RUN, Site
 from site_agent.flower_internals import (
     AcquireTaskRequest,
     AcquireTaskResponse,
@@ -44,11 +44,47 @@ from site_agent.flower_internals import (
     push_task_output,
 )
 from site_agent.flower_internals import push_message as push_as_it_is
-from site_agent.pending_task import MessageRecorder, PendingTask
 from site_agent.pool import REFUSED, Pool, TaskAbandoned
 from site_agent.run_approval import LONGEST as LONGEST_SETTINGS
-from site_agent.run_facts import facts_of, round_of, text_of
-from site_agent.run_signature import LONGEST as LONGEST_SIGNATURE
+from site_agent.signature import LONGEST as LONGEST_SIGNATURE
+
+
+class NotApproved(Exception):
+    """A message that is not answered. The sentence leaves the site: it has hashes, and no path."""
+
+
+class TextNotApproved(NotApproved):
+    """The same, because of the federation.toml that the message states."""
+
+
+@dataclass(frozen=True)
+class Approved:
+    """What is approved at a site, as `fedskew-site approve` has kept it."""
+
+    federation: str
+    """The sha256 of federation.toml."""
+    app: str
+    """The hash of the app."""
+
+    def check(self, stated: str, app: str) -> None:
+        """Check what a message is to be answered under.
+
+        Args:
+            stated: The sha256 of federation.toml that the message states, empty for another app than FedSkew's.
+            app: The hash of the app that came with it.
+
+        Raises:
+            TextNotApproved: another text.
+            NotApproved: another app.
+        """
+        if stated and stated != self.federation:
+            raise TextNotApproved(
+                f"federation.toml {stated[:SHOWN]} is not approved at this site, which has approved "
+                f"{self.federation[:SHOWN]}: agree on one text, and start the run again"
+            )
+        if app != self.app:
+            raise NotApproved(f"the app {app[:SHOWN]} is not approved at this site")
+
 
 logger = logging.getLogger("fedskew.site")
 CLIENT_TASK = "flwr-clientapp"
@@ -57,6 +93,13 @@ TASKS = (CLIENT_TASK, "flwr-agentapp", "flwr-model", "flwr-connector")
 with an error, so that they do not hold up later tasks."""
 CRASHED = 8
 """flwr's error code CLIENT_APP_CRASHED, for an error in place of a reply."""
+SHOWN = 16
+"""Characters of a hash that a sentence shows."""
+OF_SITES = re.compile(f"{SITES_PREFIX}{SHA256.pattern}")
+"""The data set of a run between sites, as messages state it."""
+PLAIN = "plain training"
+LONGEST_METHODS = 200
+"""Characters of the methods' names in the audit log."""
 UNLOGGED = "the site cannot write its audit log"
 KILLED = "the executor was killed"
 SHORTEST, LONGEST, SHARE = 0.1, 0.5, 0.1
@@ -115,6 +158,30 @@ def settings_of(message: Message) -> str:
     return settings if isinstance(settings, str) else ""
 
 
+def facts_of(settings: str) -> dict[str, str]:
+    """Return `name`, `method` and `federation` of a run's settings, a message's JSON text, without what is wrong.
+
+    `name` is the run's id at the coordinator. `method` has the local methods, which compute here; what the server does
+    with the replies is in no message. `federation` is the sha256 of federation.toml: the code that answers compares it
+    once more.
+    """
+    try:
+        stated = json.loads(settings)
+    except (ValueError, RecursionError):
+        return {}
+    facts = {}
+    match stated:
+        case {"folder": str(folder)} if RUN.fullmatch(folder):
+            facts["name"] = folder
+    match stated:
+        case {"variants": dict(variants)}:
+            facts["method"] = ("+".join(variants) or PLAIN)[:LONGEST_METHODS]
+    match stated:
+        case {"data": {"dataset": str(dataset)}} if OF_SITES.fullmatch(dataset):
+            facts["federation"] = dataset.removeprefix(SITES_PREFIX)
+    return facts
+
+
 def refusal_of(message: Message, refusal: NotApproved) -> tuple[Message, str]:
     """Return the reply to a refused message, and the status of its task.
 
@@ -145,6 +212,55 @@ def push_message(client: RuntimeHttpClient, reply: Message, context: Context) ->
     push_as_it_is(client, reply, context)
 
 
+class PendingTask:
+    """A file with the token of the task in hand and, once the message is pulled, the message without its content.
+
+    flwr's SuperNode waits one minute for the answer to a message that was pulled. If a task has begun and its message
+    was never pulled, it waits forever. The executor after a killed one therefore reads the file and answers with an
+    error.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def write(self, token: str, message: bytes = b"") -> None:
+        """Save the task in hand, readable by this user only: its token gives access to the task."""
+        content = json.dumps({"token": token, "message": b64encode(message).decode()})
+        with suppress(OSError):  # on a full disk the task is answered all the same
+            self.file.touch(0o600)
+            self.file.write_text(content)
+
+    def read(self) -> tuple[str, bytes] | None:
+        """Return the saved token and serialized message, which may be empty; None without a readable file."""
+        try:
+            saved = json.loads(self.file.read_text())
+            return str(saved["token"]), b64decode(saved["message"], validate=True)
+        except (OSError, ValueError, TypeError, LookupError):
+            return None
+
+    def clear(self) -> None:
+        """Delete the file: no task is in hand."""
+        with suppress(OSError):
+            self.file.unlink(missing_ok=True)
+
+
+class Incoming(PollingClient):
+    """A runtime client that calls `pulled` with a message that it pulls, before it polls for the content."""
+
+    def __init__(
+        self, client: Any, waiting: Callable[[], None], pulled: Callable[[bytes], None]
+    ) -> None:
+        super().__init__(client, waiting)
+        self.pulled = pulled
+
+    def PullMessages(self, request: Any) -> Any:
+        """Return flwr's response."""
+        response = self.client.PullMessages(request)
+        for message in response.messages_list:
+            self.pulled(message.SerializeToString())
+        return response
+
+
 class Executor:
     """Serves one SuperNode, one task at a time."""
 
@@ -152,32 +268,27 @@ class Executor:
         self,
         address: str,
         secret: bytes,
-        approval: ApprovedText | WatchedApproval,
+        site: Site,
         pool: Pool,
-        audit: Audit,
-        pending_file: Path,
-        idle: Callable[[], None],
-        plain: bool = False,
+        idle: Callable[[], bool],
     ) -> None:
         """Connect to the SuperNode.
 
         Args:
             address: HOST:PORT of the SuperNode's runtime API.
             secret: The secret that lets a process take tasks from the SuperNode.
-            approval: What this site has approved.
+            site: This site, which has approved its agreement.
             pool: Runs the messages in a worker process.
-            audit: The site's audit log.
-            pending_file: Where to save the task in progress, for the executor after a crash.
-            idle: Called at least once per second.
-            plain: Whether the app is not FedSkew's own. Its replies are pushed unchanged.
+            idle: Called at least once per second; returns whether this executor is to end before its next task.
         """
         self.address = address
-        self.approval = approval
+        self.approved = Approved(site.agreement.sha256, site.agreement.app)
         self.pool = pool
-        self.audit = audit
+        self.audit = site.audit
         self.idle = idle
-        self.pending_task = PendingTask(pending_file)
-        self.plain = plain
+        self.pending_task = PendingTask(site.state / "task")
+        self.plain = site.app is not None
+        """Whether the app is not FedSkew's own. Its replies are pushed unchanged."""
         self.following: AcquireTaskResponse | None = None
         """The next task, if it was taken while the message of the current one was awaited."""
         self.logged: set[tuple[str, str]] = set()
@@ -188,12 +299,11 @@ class Executor:
         )
 
     def run(self) -> None:
-        """Serve tasks forever. First answer the task that a killed executor has left behind."""
+        """Serve tasks until `idle` says so. First answer the task that a killed executor has left behind."""
         if left := self.pending_task.read():
             self.give_back(*left)
         last = time.monotonic()
-        while True:
-            self.idle()
+        while not self.idle():
             taken = self.following or self.take()
             self.following = None
             if taken is None:
@@ -249,8 +359,7 @@ class Executor:
         about = message.metadata
         kind = logged_kind(message)
         entry = {"run": about.run_id, "message": about.message_id, "kind": kind}
-        app = self.approval.current.app
-        self.audit.write("failed", **entry, app=app, left=[], why=KILLED)
+        self.audit.write("failed", **entry, app=self.approved.app, left=[], why=KILLED)
         context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
         reply = Message(Error(CRASHED, KILLED), reply_to=message)
         push_message(client, reply, context)
@@ -261,26 +370,25 @@ class Executor:
         with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
             try:
                 self.pending_task.write(token)
-                pulled = partial(self.pending_task.write, token)
-                message, context, run, fab = self.pull(client, pulled)
+                heartbeat = self.heartbeat(client)
+                message, context, run, fab = self.pull(client, token, heartbeat)
                 began = time.monotonic()
                 entry = {"run": run.run_id, "message": message.metadata.message_id}
                 entry["kind"] = logged_kind(message)
                 try:
-                    stated = "" if self.plain else text_of(settings_of(message))
+                    settings = "" if self.plain else settings_of(message)
+                    entry |= facts_of(settings)
                     try:
-                        text = self.chosen(task, fab.content, stated)
+                        self.check(task, fab.content, entry.get("federation", ""))
                     except NotApproved as refusal:
                         reply, status = refusal_of(message, refusal)
                         logger.error("refused: %s (run %s)", refusal, run.run_id)
-                        about = {"federation": stated} if stated else {}
-                        self.audit.write("refused", **entry, **about, why=str(refusal))
+                        self.audit.write("refused", **entry, why=str(refusal))
                     else:
-                        entry |= {"federation": text.federation, "app": text.app}
-                        self.log_settings(message, context, entry)
-                        if text.code is not None:
-                            self.pool.use(text.code, text.describe)
-                        reply, status = self.run_task(client, message, context, entry)
+                        entry |= asdict(self.approved)
+                        if settings:
+                            self.log_settings(settings, message, context, entry)
+                        reply, status = self.run_task(message, context, entry, heartbeat)
                 except OSError as error:  # a reply that cannot be logged must not leave the site
                     reply = Message(Error(CRASHED, UNLOGGED), reply_to=message)
                     status = "failed"
@@ -303,7 +411,8 @@ class Executor:
     def pull(
         self,
         client: RuntimeHttpClient,
-        pulled: Callable[[bytes], None],
+        token: str,
+        heartbeat: Callable[[], None],
     ) -> tuple[Message, Context, Any, Any]:
         """Return a task's message, context, run and app, once the message is complete.
 
@@ -313,17 +422,17 @@ class Executor:
 
         Args:
             client: A client with the task's token.
-            pulled: Called with the serialized message before its content is fetched.
+            token: The token.
+            heartbeat: Called at least once per second.
 
         Raises:
             TaskAbandoned: the rest of the message will never arrive.
         """
-        send_heartbeat = self.heartbeat(client)
         due = 0.0
 
         def waiting() -> None:
             nonlocal due
-            send_heartbeat()
+            heartbeat()
             if time.monotonic() < due:
                 return
             due = time.monotonic() + LOOK
@@ -334,7 +443,8 @@ class Executor:
             if self.following:
                 raise TaskAbandoned("the rest of its message does not come")
 
-        with closing(PollingClient(MessageRecorder(client, pulled), waiting)) as incoming:
+        pulled = partial(self.pending_task.write, token)
+        with closing(Incoming(client, waiting, pulled)) as incoming:
             message, context, run, fab = pull_task_input(incoming)  # type: ignore[arg-type]
         if message.has_content():
             message.content = unfolded(message.content)
@@ -357,8 +467,8 @@ class Executor:
 
         return beat
 
-    def chosen(self, task: Task, fab: bytes, stated: str = "") -> ApprovedText:
-        """Return the approved text under which a task is answered.
+    def check(self, task: Task, fab: bytes, stated: str) -> None:
+        """Check that a task is approved.
 
         Args:
             task: The task.
@@ -375,52 +485,46 @@ class Executor:
         except DataError as error:
             reason = f"the app is not approved at this site: {error}"
             raise NotApproved(reason) from None
-        return self.approval.chosen(stated, code)
+        self.approved.check(stated, code)
 
-    def log_settings(self, message: Message, context: Context, entry: dict[str, Any]) -> None:
-        """Write a run's settings to the audit log, once, and add their hash, run, methods and round to `entry`.
+    def log_settings(
+        self, settings: str, message: Message, context: Context, entry: dict[str, Any]
+    ) -> None:
+        """Write a run's settings to the audit log, once, and add their hash and the round to `entry`.
 
         The coordinator's signature is logged as received, without a check: later, it can prove that the coordinator
         requested the run.
         """
-        settings = settings_of(message)
-        if not settings:
-            return
-        task = message.content.config_records["task"]
-        entry["settings"] = code = hash_of(settings)
-        facts = facts_of(settings)
-        entry |= {**round_of(task), **facts}
+        code = hash_of(settings)
         signature = str(context.run_config.get(RUN_SIGNATURE, ""))[:LONGEST_SIGNATURE]
         if (code, signature) not in self.logged:
+            about = {
+                key: entry[key] for key in ("run", "federation", "name", "method") if key in entry
+            }
+            if signature:
+                about["signature"] = signature
             text = settings if len(settings) <= LONGEST_SETTINGS else f"{len(settings)} characters"
-            signed = {"signature": signature} if signature else {}
-            federation = entry["federation"]
-            self.audit.write(
-                "run",
-                run=entry["run"],
-                federation=federation,
-                settings=code,
-                **facts,
-                **signed,
-                text=text,
-            )
+            self.audit.write("run", **about, settings=code, text=text)
             self.logged.add((code, signature))
+        entry["settings"] = code
+        round = message.content.config_records["task"].get("round")
+        if type(round) is int:
+            entry["round"] = round
 
     def run_task(
         self,
-        client: RuntimeHttpClient,
         message: Message,
         context: Context,
         entry: dict[str, Any],
+        heartbeat: Callable[[], None],
     ) -> Any:
         """Run a message in the worker, write the result to the audit log, and return the reply and the task's status.
 
         If the worker dies, a new one tries once more.
         """
         began = time.monotonic()
-        send_heartbeat = self.heartbeat(client)
         for _ in range(2):
-            result = self.pool.run_task(message.metadata.run_id, message, context, send_heartbeat)
+            result = self.pool.run_task(message.metadata.run_id, message, context, heartbeat)
             if result is None:  # the worker died
                 continue
             reply, records = result

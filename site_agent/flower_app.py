@@ -14,15 +14,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import Context, Message
 
 from client_app.local_site import OWN_DATA, RunNotAllowed
-from client_app.messages import bytes_of
 from data import DataError
 from site_agent.app_files import app_hash
 from site_agent.config import AppPolicy, Site
-from site_agent.run_signature import check_app_signed
+from site_agent.pool import leaving
+from site_agent.signature import check_app_signed
 
 SAMPLES = "num-examples"
 """The metric by which flwr's strategies weigh a reply."""
@@ -33,13 +32,12 @@ COUNTED = ("train", "evaluate")
 class InstalledApp:
     """The approved app of a site, imported by the first message that a process gets."""
 
-    def __init__(self, site: Site, files: Mapping[str, bytes], folder: Path | None = None) -> None:
+    def __init__(self, site: Site, files: Mapping[str, bytes]) -> None:
         """Write the files below the site's state, in place of what is there.
 
         Args:
             site: whose `app` is the policy for the replies.
             files: the approved app's, by name.
-            folder: for the copy; STATE/app by default.
 
         Raises:
             DataError: an app without a ClientApp, or with a module whose name is taken.
@@ -49,8 +47,8 @@ class InstalledApp:
         self.agreement = site.agreement
         self.name = site.name
         self.hash = app_hash(files)
-        self.node_config = {OWN_DATA: site.data.partition(":")[2], **site.app.node_config}
-        self.folder = folder or site.state / "app"
+        self.node_config = {OWN_DATA: site.data.partition(":")[2], **site.node_config}
+        self.folder = site.state / "app"
         self.reference = client_app_of(files, str(self.folder))
         self.app: Any = None
         check_module_names(files, self.folder)
@@ -176,53 +174,3 @@ def check_samples(policy: AppPolicy, reply: Message) -> None:
         if not isinstance(samples, int | float) or not samples >= least:
             made_of = f"the reply is made of {samples} samples"
             raise RunNotAllowed("min-samples", f"{made_of}, and at least {least} are asked for")
-
-
-def leaving(reply: Message, message: Message) -> list[dict[str, Any]]:
-    """Return name and bytes of every record of a reply, and the norm of one that holds arrays.
-
-    Of a record that answers one of the message's with the same arrays, it is the norm of the change.
-    """
-    received = message.content.array_records if message.has_content() else {}
-    rows: list[dict[str, Any]] = []
-    for name, record in reply.content.items():
-        row: dict[str, Any] = {"name": name, "bytes": bytes_of(record)}
-        if isinstance(record, ArrayRecord):
-            norm = norm_of(record, received_arrays(name, record, received))
-            row["norm"] = float(f"{norm:.6g}")
-        rows.append(row)
-    return rows
-
-
-def received_arrays(
-    name: str, record: ArrayRecord, received: Mapping[str, ArrayRecord]
-) -> ArrayRecord | None:
-    """Return the received record that a sent one answers: of the same name, else any; and of the same shapes."""
-    candidates = [received[name]] if name in received else [*received.values()]
-    for candidate in candidates:
-        if shapes_of(candidate) == shapes_of(record):
-            return candidate
-    return None
-
-
-def shapes_of(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a record's arrays, by name."""
-    return {name: tuple(array.shape) for name, array in record.items()}
-
-
-def norm_of(record: ArrayRecord, known: ArrayRecord | None) -> float:
-    """Return the norm of a record's arrays, or of their change.
-
-    A whole number that has a former value is left out: batch norm's step counter would be larger than any weight.
-    """
-    total = 0.0
-    for name, array in record.items():
-        change = array.numpy().astype(np.float64)
-        if known is not None:
-            before = known[name].numpy()
-            is_counter = not array.shape and before.dtype.kind in "iu"
-            if is_counter:
-                continue
-            change = change - before.astype(np.float64)
-        total += float(np.square(change).sum())
-    return float(np.sqrt(total))

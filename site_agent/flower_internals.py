@@ -6,7 +6,6 @@ client_app/flower_internals.py.
 
 from pathlib import Path
 
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import Message as MessageOnTheWire
 from flwr.proto.runtime_pb2 import (
@@ -22,7 +21,6 @@ from flwr.supercore.interceptors import (
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.retry.retry_invoker import RetryInvoker, constant
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -36,8 +34,6 @@ from flwr.supernode.runtime.run_clientapp import (
 __all__ = [
     "AcquireTaskRequest",
     "AcquireTaskResponse",
-    "ActivateNodeRequest",
-    "DeactivateNodeRequest",
     "FleetHttpClient",
     "MessageOnTheWire",
     "NodeAuthHttpInterceptor",
@@ -53,7 +49,6 @@ __all__ = [
     "Task",
     "build_fab_from_disk",
     "constant",
-    "public_key_to_bytes",
     "pull_task_input",
     "push_message",
     "push_task_output",

@@ -19,12 +19,7 @@ def make_key(path: Path) -> str:
         DataError: the file is there already, or cannot be written.
     """
     key = ec.generate_private_key(ec.SECP384R1())
-    content = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
-    write_private(path, content)
+    write_private(path, key, serialization.PrivateFormat.OpenSSH)
     return public_text(key.public_key())
 
 
@@ -35,17 +30,18 @@ def make_mask_key(path: Path) -> str:
         DataError: the file is there already, or cannot be written.
     """
     key = X25519PrivateKey.generate()
-    content = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    write_private(path, content)
+    write_private(path, key, serialization.PrivateFormat.PKCS8)
     return mask_key_text(key.public_key())
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write a new file for its owner alone. Raises DataError where it is there already, or cannot be written."""
+def write_private(
+    path: Path,
+    key: ec.EllipticCurvePrivateKey | X25519PrivateKey,
+    form: serialization.PrivateFormat,
+) -> None:
+    """Write a new key's file for its owner alone. Raises DataError where it is there already, or cannot be written."""
+    pem = serialization.Encoding.PEM
+    content = key.private_bytes(pem, form, serialization.NoEncryption())
     try:
         # Made with its rights, so that at no moment another user can open it.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

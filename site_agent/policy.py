@@ -16,8 +16,8 @@ from client_app.state import State, difference, digest, norm
 from client_app.training import steps_of
 from client_app.variants import VARIANTS
 from data import DataError
+from site_agent.audit import append, complete_lines, last_line
 from site_agent.config import Site
-from site_agent.line_files import append, complete_lines, last_line
 
 BY_CLASS = ("class-counts", "class-statistics", "head-gradients")
 """Permissions whose uploads have values per class; min-class-samples applies to these."""
@@ -74,20 +74,21 @@ class Policy:
         """
         samples = int(self.counts_C.sum())
         batch = min(self.training.batch_size, samples)
-        least = self.site.min_batch_size
-        if batch < least:
-            reason = f"a mini-batch has {batch} samples, and at least {least} are asked for"
-            raise RunNotAllowed("min-batch-size", reason)
         steps = steps_of(samples, self.training)
-        least = self.site.min_steps
-        if steps < least:
-            reason = f"a round has {steps} steps, and at least {least} are asked for"
-            raise RunNotAllowed("min-steps", reason)
         used = samples_in_update(samples, self.training)
-        least = self.site.min_update_samples
-        if used < least:
-            reason = f"an update is made of {used} samples, and at least {least} are asked for"
-            raise RunNotAllowed("min-update-samples", reason)
+        site = self.site
+        for key, number, least, text in (
+            ("min-batch-size", batch, site.min_batch_size, f"a mini-batch has {batch} samples"),
+            ("min-steps", steps, site.min_steps, f"a round has {steps} steps"),
+            (
+                "min-update-samples",
+                used,
+                site.min_update_samples,
+                f"an update is made of {used} samples",
+            ),
+        ):
+            if number < least:
+                raise RunNotAllowed(key, f"{text}, and at least {least} are asked for")
 
     def check_uploads(self, uploads: Mapping[str, State]) -> None:
         """Check uploads or answers, by the name of their local method. An upload of an unknown method never passes."""
@@ -134,8 +135,29 @@ class Policy:
             raise NotAllowed(permission)
 
     def count_question(self, folder: Path, round: int, states: Sequence[State]) -> None:
-        """Count a request to train on `states` in the run's folder. Raises RunNotAllowed if max-rounds is exceeded."""
-        count_question(self.site, folder, round, states)
+        """Count a request to train on `states` in the run's folder, and check the number of requests.
+
+        Without this limit, a coordinator could request more rounds than the run has, or the same round many times with
+        other weights. A repeated request, as a restarted server sends it, counts once.
+
+        Raises:
+            RunNotAllowed: the round, or the number of different requests, exceeds max-rounds.
+        """
+        file = folder / QUESTIONS
+        request = digest(states, str(round))
+        answered = complete_lines(file)
+        if request.encode() in answered:
+            return
+        most = self.site.max_rounds
+        if round > most or len(answered) >= most:
+            reason = (
+                f"round {round}, after {len(answered)} questions, and at most {most} are answered"
+            )
+            raise RunNotAllowed("max-rounds", reason)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(0o600)
+        with file.open("rb+") as requests:
+            append(requests, last_line(requests)[0], request)
 
 
 def samples_in_update(samples: int, training: TrainingSettings) -> int:
@@ -152,28 +174,20 @@ def samples_in_update(samples: int, training: TrainingSettings) -> int:
 
 def check_run(site: Site, run_spec: RunSpec) -> None:
     """Check a run's model, local methods and rounds before the data are read. Raises RunNotAllowed."""
-    check_model_name(site, run_spec.model)
-    check_variant_names(site, map(name_in_messages, run_spec.variants))
+    check_listed(site, "models", [run_spec.model])
+    check_listed(site, "methods", map(name_in_messages, run_spec.variants))
     most = site.max_rounds
     if run_spec.rounds > most:
         reason = f"the run has {run_spec.rounds} rounds, and at most {most} are allowed"
         raise RunNotAllowed("max-rounds", reason)
 
 
-def check_model_name(site: Site, model: str) -> None:
-    """Raise RunNotAllowed for a model that is not in the policy's `models`."""
-    if site.models is not None and model not in site.models:
-        raise RunNotAllowed("models", f"{model} is none of {', '.join(site.models)}")
-
-
-def check_variant_names(site: Site, variants: Iterable[str]) -> None:
-    """Raise RunNotAllowed for a local method that is not in the policy's `methods`."""
-    if site.methods is None:
-        return
-    allowed = ", ".join(site.methods) or "an empty list"
-    for name in variants:
-        if name not in site.methods:
-            raise RunNotAllowed("methods", f"{name} is none of {allowed}")
+def check_listed(site: Site, key: str, names: Iterable[str]) -> None:
+    """Raise RunNotAllowed for a name that is not in the list of a key of the policy, `models` or `methods`."""
+    listed = getattr(site, key)
+    for name in names:
+        if listed is not None and name not in listed:
+            raise RunNotAllowed(key, f"{name} is none of {', '.join(listed) or 'an empty list'}")
 
 
 def is_of_module(name: str, module: str) -> bool:
@@ -194,28 +208,3 @@ def check_names(site: Site) -> None:
                 if site.agreement.module:
                     rule += f", or {site.agreement.module}:NAME"
                 raise DataError(rule, where="policy", key=key, value=name)
-
-
-def count_question(site: Site, folder: Path, round: int, states: Sequence[State]) -> None:
-    """Record a training request in the run's folder, and check the number of requests.
-
-    Without this limit, a coordinator could request more rounds than the run has, or the same round many times with
-    other weights. A repeated request, as a restarted server sends it, counts once.
-
-    Raises:
-        RunNotAllowed: the round, or the number of different requests, exceeds max-rounds.
-    """
-    file = folder / QUESTIONS
-    request = digest(states, str(round))
-    answered = complete_lines(file)
-    if request.encode() in answered:
-        return
-    most = site.max_rounds
-    if round > most or len(answered) >= most:
-        reason = f"round {round}, after {len(answered)} questions, and at most {most} are answered"
-        raise RunNotAllowed("max-rounds", reason)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch(0o600)
-    with file.open("rb+") as requests:
-        end, _ = last_line(requests)
-        append(requests, end, request)

@@ -7,21 +7,19 @@ memory.
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Context, Error, Message
+from numpy.typing import NDArray
 
 from client_app.local_site import NotAllowed
-from client_app.messages import bytes_of, unpack
-from client_app.state import difference, norm
-from site_agent.config import Site
-from site_agent.data_view import install
-from site_agent.supernode import end_with_parent
+from client_app.messages import DecodeError, bytes_of, unpack
 
 logger = logging.getLogger("fedskew.site")
 MOST_MESSAGES = 200
@@ -34,23 +32,6 @@ RAISED = 2
 App = Callable[[Message, Context], Message]
 Leaving = list[dict[str, Any]]
 """name, bytes and norm of every record that leaves."""
-Describe = Callable[[Message, Message], Leaving]
-
-
-@dataclass
-class SiteApp:
-    """FedSkew's own app, acting for one site under one text."""
-
-    site: Site
-    code: App
-    is_installed: bool = False
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        """Return the app's reply. A worker runs this for one site alone."""
-        if not self.is_installed:
-            install({self.site.number: self.site})
-            self.is_installed = True
-        return self.code(message, context)
 
 
 class TaskAbandoned(Exception):
@@ -60,21 +41,11 @@ class TaskAbandoned(Exception):
 class Pool:
     """The worker that runs at the moment, if any."""
 
-    def __init__(self, app: App, describe: Describe | None = None) -> None:
-        """`describe` returns what the audit log says of a reply to a message; by default `leaving` does."""
+    def __init__(self, app: App) -> None:
         self.app = app
-        self.describe = describe
         self.process: ForkProcess | None = None
         self.run = 0
         self.messages = 0
-
-    def use(self, app: App, describe: Describe | None) -> None:
-        """Run another app from now on: the worker of the one before ends. Both are as of `__init__`."""
-        if app is self.app:
-            return
-        self.end()
-        self.app = app
-        self.describe = describe
 
     def run_task(
         self,
@@ -116,7 +87,7 @@ class Pool:
         self.connection, theirs = fork.Pipe()
         self.process = fork.Process(
             target=serve,
-            args=(theirs, self.connection, os.getpid(), self.app, self.describe),
+            args=(theirs, self.connection, self.app),
             daemon=True,
         )
         self.process.start()
@@ -136,20 +107,18 @@ class Pool:
 def serve(
     connection: Connection,
     parents: Connection,
-    parent: int,
     app: App,
-    describe: Describe | None = None,
 ) -> None:
     """In the worker: run the app on every message that arrives through the pipe, until the process is killed."""
     parents.close()  # inherited by the fork; only the parent may keep this end open
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent(parent, signal.SIGKILL)
+    threading.Thread(target=end_with_parent, daemon=True).start()
     while True:
         message, context = connection.recv()
         try:
             reply = app(message, context)
-            rows = (describe or leaving)(reply, message)
+            rows = leaving(reply, message)
             state = context.state
         except NotAllowed as error:
             logger.error("refused: %s", error)
@@ -165,22 +134,61 @@ def serve(
         connection.send((reply, rows, state))
 
 
-def leaving(reply: Message, message: Message) -> Leaving:
-    """Return name and bytes of every record of a reply, the norm of one that holds tensors, the kind of an error.
+def end_with_parent() -> None:
+    """End this worker once its parent has ended, however that happened."""
+    if parent := parent_process():
+        parent.join()
+        os._exit(1)
 
-    Of a model that answers a model, it is the norm of the change.
+
+def leaving(reply: Message, message: Message) -> Leaving:
+    """Return name and bytes of every record of a reply, the norm of one that holds arrays, the reason of an error.
+
+    Of a record that answers one of the message's of the same name, it is the norm of the change.
     """
-    received = message.content.array_records
-    model_received = unpack(received["model"]) if "model" in received else {}
+    received = message.content.array_records if message.has_content() else {}
     rows: Leaving = []
     for name, record in reply.content.items():
         row: dict[str, Any] = {"name": name, "bytes": bytes_of(record)}
         if isinstance(record, ArrayRecord):
-            state = unpack(record)
-            if name.endswith("/model") and state.keys() <= model_received.keys():
-                state = difference(state, model_received)
-            row["norm"] = float(f"{norm(state):.6g}")
+            # FedSkew's reply has 0/model of client 0 for the message's model.
+            asked = received.get(name, received.get(name.partition("/")[2]))
+            norm = norm_of(arrays_in(record), {} if asked is None else arrays_in(asked))
+            row["norm"] = float(f"{norm:.6g}")
         elif "reason" in record:
             row["why"] = record["reason"]
         rows.append(row)
     return rows
+
+
+def arrays_in(record: ArrayRecord) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a record by name, whether FedSkew has packed them or not."""
+    try:
+        state = unpack(record)
+    except DecodeError:
+        return {name: array.numpy() for name, array in record.items()}
+    # numpy has no bfloat16.
+    return {
+        name: (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+        for name, tensor in state.items()
+    }
+
+
+def norm_of(arrays: dict[str, NDArray[Any]], known: dict[str, NDArray[Any]]) -> float:
+    """Return the norm of arrays, or of their change where all of them are known with the same shapes.
+
+    A whole number that has a former value is left out: batch norm's step counter would be larger than any weight.
+    """
+    is_change = all(
+        name in known and known[name].shape == array.shape for name, array in arrays.items()
+    )
+    total = 0.0
+    for name, array in arrays.items():
+        change = array.astype(np.float64)
+        if is_change:
+            before = known[name]
+            if not array.shape and before.dtype.kind in "iu":
+                continue
+            change = change - before.astype(np.float64)
+        total += float(np.square(change).sum())
+    return float(np.sqrt(total))

@@ -12,7 +12,6 @@ from typing import Any
 from client_app.local_site import RunNotAllowed, hash_of
 from data import DataError
 from site_agent.config import Site
-from site_agent.stored_approval import APPROVED
 
 LONGEST = 2**16
 """Characters of the longest settings that are kept for a person to read."""
@@ -34,7 +33,7 @@ def waiting(site: Site) -> dict[str, Path]:
 
 def approved(site: Site) -> Path:
     """Return the folder of the runs that are approved."""
-    return site.state / APPROVED / "runs"
+    return site.approved / "runs"
 
 
 def check_approved(site: Site, settings: str) -> None:

@@ -1,16 +1,28 @@
-"""`fedskew-site start`: runs the SuperNode and the executor, in one command or in two, until a signal ends them."""
+"""`fedskew-site start`: runs flwr's SuperNode and the executor, in one command or in two, until a signal ends them.
 
+The SuperNode's process has the node key and talks to the coordinator. It ends with its parent, and when its connection
+to the coordinator ends: flwr 1.42 gives up a connection on an error that it does not retry, as a TLS handshake that
+times out because the coordinator is halted. Its main thread then returns, but the thread of its HTTP server keeps the
+process alive, which looks healthy and never asks for a message again. Here it exits instead, and is started again.
+
+`python -m site_agent.service` is such a process. It imports no torch and no data: what needs them, imports them itself.
+"""
+
+import ctypes
 import logging
 import os
 import secrets
 import signal
 import socket
+import subprocess
 import sys
+import time
+import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from logging.handlers import RotatingFileHandler
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -18,14 +30,24 @@ from typing import TYPE_CHECKING, NoReturn
 from filelock import FileLock, Timeout
 
 from data import DataError, SettingError
-from data.log_files import KEPT, LARGEST
-from site_agent.approval import approved_files
-from site_agent.config import Link, Site
-from site_agent.metrics import serve
-from site_agent.supernode_watch import SuperNode, command_of, environment
+from data.file_stamps import stamp_of
+from data.log_files import KEPT, LARGEST, rotate
 
-if TYPE_CHECKING:  # it imports flwr, which most commands, such as `approve`, do not need
-    from site_agent.pool import App, Describe
+if TYPE_CHECKING:
+    from site_agent.config import Link, Site
+    from site_agent.pool import App
+
+logger = logging.getLogger("fedskew.site")
+KEEP, CHILD, SUPERNODE = "keep-supernode", "child-of", "flower-supernode"
+"""What a process of this module is, its first argument: see the end of the file."""
+LOG = "supernode.log"
+SECONDS_TO_END = 3.0
+WAIT = 3.0
+"""Seconds from the end of a SuperNode to the next start. flwr refuses one that was killed for up to 60 s."""
+GAVE_UP = 1
+"""Exit status where flwr's SuperNode has returned."""
+PR_SET_PDEATHSIG = 1
+"""Of Linux' prctl: the signal that the kernel sends this process when its parent ends."""
 
 
 def write_log(path: Path) -> None:
@@ -48,101 +70,75 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
 
 
-def link_only(link: Link, state: Path, port: int, secret: Path) -> NoReturn:
+def link_only(link: "Link", state: Path, port: int, secret: Path) -> NoReturn:
     """Replace this process by one that keeps a SuperNode running. It needs the node's key, and no data."""
     home = state / "link"
     home.mkdir(parents=True, exist_ok=True)
     read_secret(secret)
-    assert link.key and link.ca
-    command = command_of(link.address, link.key, link.ca, port, secret)
-    watcher = [sys.executable, "-m", f"{__package__}.supernode_watch", str(home), *command]
+    command = command_of(link, port, secret)
     # exec also frees the memory of torch, which reading site.toml has imported.
-    os.execv(sys.executable, watcher)
+    os.execv(sys.executable, process_of(KEEP, str(home), *command))
 
 
-def train_only(file: Path, site: Site, port: int, secret: Path, metrics: int) -> None:
-    """Run the tasks of a SuperNode that another process keeps running. `site` has the contents of `file`, site.toml."""
+def train_only(site: "Site", port: int, secret: Path, metrics: int) -> None:
+    """Run the tasks of a SuperNode that another process keeps running."""
     site.state.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
-        execute(file, site, port, read_secret(secret), None, metrics)
+        execute(site, port, read_secret(secret), None, metrics)
 
 
-def start(file: Path, site: Site, link: Link, metrics: int) -> None:
-    """Keep a SuperNode running and run its tasks. `site` has the contents of `file`, site.toml."""
+def start(site: "Site", link: "Link", metrics: int) -> None:
+    """Keep a SuperNode running and run its tasks."""
     home = site.state / "link"
     home.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
         port = free_port()
         secret = home / "secret"
         secret.write_text(secrets.token_hex(32))
-        assert link.key and link.ca
-        node = SuperNode(command_of(link.address, link.key, link.ca, port, secret), home)
-        execute(file, site, port, secret.read_bytes(), node, metrics)
+        node = SuperNode(command_of(link, port, secret), home)
+        execute(site, port, secret.read_bytes(), node, metrics)
 
 
 def execute(
-    file: Path, site: Site, port: int, secret: bytes, node: SuperNode | None, metrics: int
+    site: "Site", port: int, secret: bytes, node: "SuperNode | None", metrics_port: int
 ) -> None:
-    """Serve tasks until a signal arrives.
+    """Serve tasks until a signal arrives. This program starts again by itself once another text is approved.
 
     Args:
-        file: site.toml. It is read again when another federation.toml is approved.
-        site: The contents of `file`.
+        site: The contents of site.toml.
         port: The port of the SuperNode's runtime API on loopback.
         secret: The secret that lets this process take tasks.
         node: The SuperNode to keep running; None if another process does that.
-        metrics: The port of the Prometheus metrics; 0 for none.
+        metrics_port: The port of the Prometheus metrics; 0 for none.
     """
-    approved_files(site)  # raises DataError before torch is imported, which takes seconds
+    from site_agent.approval import RECORD, approved_files
+
+    record = site.approved / RECORD
+    stamp = stamp_of(record)
+    files = approved_files(site)  # raises DataError before torch is imported, which takes seconds
     write_log(site.state / "site.log")
     os.environ.update(environment(site.state / "link"))
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-    import torch
-
-    from client_app.app import app as code
-    from client_app.models.backbone import TORCHVISION, load_torchvision
-    from site_agent import flower_app
-    from site_agent.approved_text import WatchedApproval
+    from site_agent import metrics
     from site_agent.executor import Executor
-    from site_agent.pool import Pool, SiteApp
+    from site_agent.pool import Pool
 
-    # Import torchvision once, before workers are forked: it takes seconds, and each run has a new worker.
-    if site.agreement.backbone.startswith(TORCHVISION):
-        with suppress(SettingError):
-            load_torchvision()
-
-    def make_code(
-        site: Site, files: Mapping[str, bytes], folder: Path
-    ) -> "tuple[App, Describe | None]":
-        """Return the app that answers messages under an approved text, see `MakeCode`."""
-        if site.app is None:
-            return SiteApp(site, code), None
-        return flower_app.InstalledApp(site, files, folder), flower_app.leaving
-
-    if site.app is not None:
-        torch.set_num_threads(site.threads)
-    approval = WatchedApproval(file, site, make_code)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     audit = site.audit
-    assert approval.current.code is not None
-    pool = Pool(approval.current.code, approval.current.describe)
-    audit.write("started", **approval.entry())
-    if metrics:
-        arguments = (site.state, metrics, os.getpid())
-        process = get_context("fork").Process(target=serve, args=arguments, daemon=True)
-        process.start()
-    idle = node.restart_if_dead if node else lambda: None
-    executor = Executor(
-        f"127.0.0.1:{port}",
-        secret,
-        approval,
-        pool,
-        audit,
-        site.state / "task",
-        idle,
-        plain=site.app is not None,
-    )
+    pool = Pool(app_of(site, files))
+    audit.write("started", app=site.agreement.app, federation=site.agreement.sha256)
+    if metrics_port:
+        arguments = (site.state, metrics_port)
+        get_context("fork").Process(target=metrics.serve, args=arguments, daemon=True).start()
+
+    def idle() -> bool:
+        """Keep the SuperNode running, and return whether another text has been approved."""
+        if node:
+            node.restart_if_dead()
+        return stamp_of(record) != stamp
+
+    executor = Executor(f"127.0.0.1:{port}", secret, site, pool, idle)
     try:
         executor.run()
     finally:
@@ -151,6 +147,32 @@ def execute(
             node.stop()
         pool.end()
         audit.write("stopped")
+    logger.info("another text is approved: this site starts again")
+    for process in active_children():  # the metrics' process has the port
+        process.kill()
+        process.join()
+    # As another program: the new text may be for another release than the one that is loaded here.
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def app_of(site: "Site", files: Mapping[str, bytes]) -> "App":
+    """Return the app that workers run."""
+    import torch
+
+    from client_app.app import app
+    from client_app.models.backbone import TORCHVISION, load_torchvision
+    from site_agent import flower_app
+    from site_agent.data_view import install
+
+    if site.app is not None:
+        torch.set_num_threads(site.threads)
+        return flower_app.InstalledApp(site, files)
+    install({site.number: site})
+    # Import torchvision once, before workers are forked: it takes seconds, and each run has a new worker.
+    if site.agreement.backbone.startswith(TORCHVISION):
+        with suppress(SettingError):
+            load_torchvision()
+    return app
 
 
 def read_secret(path: Path) -> bytes:
@@ -199,3 +221,131 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+# ---- the process of the SuperNode ------------------------------------------------------------------------------------
+
+
+def process_of(*words: str) -> list[str]:
+    """Return the command of a process of this module, see the end of the file."""
+    return [sys.executable, "-m", "site_agent.service", *words]
+
+
+def command_of(link: "Link", port: int, secret: Path) -> list[str]:
+    """Return the command of a SuperNode that leaves its tasks to another process on loopback with the secret."""
+    return [
+        *process_of(SUPERNODE),
+        *("--superlink", link.address),
+        *("--root-certificates", str(link.ca)),
+        *("--auth-supernode-private-key", str(link.key)),
+        *("--isolation", "process"),
+        *("--superexec-auth-secret-file", str(secret)),
+        *("--host", "127.0.0.1", "--port", str(port)),
+    ]
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of flwr's processes: a home of their own, no proxy for loopback, no telemetry."""
+    of_user = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
+    without_proxy = f"{of_user},127.0.0.1" if of_user else "127.0.0.1"
+    return {
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "NO_PROXY": without_proxy,
+        "no_proxy": without_proxy,
+    }
+
+
+class SuperNode:
+    """The SuperNode's process; whenever it ends it is started again."""
+
+    def __init__(self, command: Sequence[str], home: Path) -> None:
+        self.command = process_of(CHILD, str(os.getpid()), *command)
+        self.home = home
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ended = 0.0
+        """When it was seen to have ended; 0 while it runs."""
+
+    def restart_if_dead(self) -> None:
+        """Start the process if it has ended WAIT seconds ago; returns at once. Its log rotates."""
+        log = self.home / LOG
+        with suppress(OSError):  # a full disk does not end a site
+            rotate(log)
+        if self.process is not None:
+            status = self.process.poll()
+            if status is None:
+                return
+            if not self.ended:
+                self.ended = time.monotonic()
+                logger.warning("the SuperNode ended (status %s; see %s)", status, log)
+            if time.monotonic() - self.ended < WAIT:
+                return
+        self.ended = 0.0
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.command,
+                env=environment(self.home),
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def stop(self) -> None:
+        """End the process: politely, so that the coordinator hears of it, then for good."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def end_with_parent(parent: int, number: signal.Signals) -> None:
+    """Have the kernel send this process the signal `number` when its parent ends, however that happens (Linux)."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it ended before the call, so no signal will come
+        os._exit(1)
+
+
+def run_supernode(words: list[str]) -> NoReturn:
+    """Run flwr's SuperNode with arguments, the first of which is its name, and end when it returns."""
+    from site_agent.flower_internals import run_supernode
+
+    sys.argv = words
+    try:
+        run_supernode()
+    except SystemExit:  # flwr ends itself, and has stopped its server
+        raise
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(GAVE_UP)
+
+
+def keep_supernode(home: Path, command: Sequence[str]) -> None:
+    """Keep a SuperNode running until a signal arrives."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    signal.signal(signal.SIGTERM, stop)
+    node = SuperNode(command, home)
+    try:
+        while True:
+            node.restart_if_dead()
+            time.sleep(0.5)
+    finally:
+        node.stop()
+
+
+if __name__ == "__main__":
+    # python -m site_agent.service ...
+    kind, *words = sys.argv[1:]
+    if kind == KEEP:  # keep-supernode HOME COMMAND...
+        keep_supernode(Path(words[0]), words[1:])
+    if kind == CHILD:  # child-of PID COMMAND...
+        end_with_parent(int(words[0]), signal.SIGTERM)  # it holds across execvp
+        os.execvp(words[1], words[1:])
+    run_supernode(sys.argv[1:])  # flower-supernode ARGUMENTS...

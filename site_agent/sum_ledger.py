@@ -1,9 +1,10 @@
 """The site's ledger of masked sums: what it checks and writes down before masked words leave.
 
-A sum reveals a site where the coordinator gets two of them that differ by that site alone. So a site answers one list
-of sites per purpose, ever, and the same sites for every purpose: the same question gets the same bytes, and another
-list is refused. STATE/sums/FEDERATION/ has one file per purpose. It holds the nonce and the integers from the first
-question on, and in their place the masked words once a list is answered. A file is on the disk before anything leaves.
+A sum reveals a site where the coordinator gets two of them that differ by that site alone. So a sum is of all sites of
+federation.toml, and a site answers one list of nonces per purpose, ever: the same question gets the same bytes, and
+another list is refused. STATE/sums/FEDERATION/ has one file per purpose. It holds the nonce and the integers from the
+first question on, and in their place the masked words once a list is answered. A file is on the disk before anything
+leaves.
 
 A state that is restored from a backup repeats no mask over other integers: a nonce and its integers are kept together,
 and the masks depend on the whole list. Which federation.toml is approved is checked before every message.
@@ -12,19 +13,20 @@ and the masks depend on the whole list. Which federation.toml is approved is che
 import hashlib
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from filelock import FileLock
 
 from client_app.local_site import NotAgreed
 from client_app.masked_sum import NONCE_BYTES, SumList, Words, masked
-from client_app.tensor_files import KIND, Damaged, opened, read, write_atomically
+from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data import DataError
-from data.agreement import FEWEST_MASKED, mask_key_text, mask_public
+from data.agreement import mask_key_text, mask_public
 from site_agent.config import Site
 from site_agent.keys import read_mask_key
 
@@ -62,7 +64,7 @@ class SumLedger:
             NotAgreed: there are as many sums already as a site takes part in.
             DataError: the mask key or the ledger cannot be read, or are others than they should be.
         """
-        self.check_key()
+        own_mask_key(self.site)
         with self.lock():
             entry = self.entry(purpose)
             if entry is None:
@@ -80,21 +82,24 @@ class SumLedger:
             NotAgreed: a list that must not be answered; the reason is in the audit log.
             DataError: the mask key or the ledger cannot be read, or are others than they should be.
         """
-        self.check_key()
+        private_key = own_mask_key(self.site)
         with self.lock():
             entry = self.entry(purpose)
-            sum_list, wrong = self.checked(purpose, text, entry)
-            if wrong or entry is None or sum_list is None:
+            try:
+                sum_list = SumList.from_json(text)
+            except ValueError as error:
+                raise self.refusal(purpose, f"the message has {error}") from None
+            if wrong := self.wrong(purpose, sum_list, entry):
                 raise self.refusal(purpose, wrong)
+            assert entry
             if entry.answered:
                 self.log("sum repeated", purpose, entry)
                 return entry.words
-            agreed = {member.name: member.mask_key for member in self.site.agreement.sites}
             answer = masked(
                 entry.words,
-                sum_list.names.index(self.site.name),
-                read_mask_key(self.site.mask_key),
-                [mask_public(agreed[name]) for name in sum_list.names],
+                self.site.number,
+                private_key,
+                [mask_public(member.mask_key) for member in self.site.agreement.sites],
                 sum_list,
             )
             answered = Entry(entry.nonce, answer, text)
@@ -102,46 +107,20 @@ class SumLedger:
             self.log("summed", purpose, answered, sites=list(sum_list.names))
             return answer
 
-    def checked(self, purpose: str, text: str, entry: Entry | None) -> tuple[SumList | None, str]:
-        """Return the list of a text, and why it must not be answered, or an empty sentence."""
-        try:
-            sum_list = SumList.from_json(text)
-        except ValueError as error:
-            return None, f"the message has {error}"
-        return sum_list, self.wrong_list(purpose, sum_list) or self.wrong_answer(sum_list, entry)
-
-    def wrong_list(self, purpose: str, sum_list: SumList) -> str:
-        """Return what is wrong with a list, whatever was answered before, or an empty sentence."""
+    def wrong(self, purpose: str, sum_list: SumList, entry: Entry | None) -> str:
+        """Return why a list must not be answered, or an empty sentence."""
         agreement = self.site.agreement
-        names = sum_list.names
-        strangers = [name for name in names if name not in agreement.names]
-        in_order = [name for name in agreement.names if name in names]
-        # More than half, so that no two lists without a site in common exist.
-        fewest = max(agreement.min_sites, FEWEST_MASKED, len(agreement.names) // 2 + 1)
-        rules = (
-            (sum_list.federation == agreement.sha256, "the list is of another federation.toml"),
-            (sum_list.purpose == purpose, "the list is for another sum"),
-            (not strangers, f"the list has {strangers[:1]}, which is no site of the federation"),
-            (self.site.name in names, "the list does not have this site"),
-            (len(set(names)) == len(names), "the list has a site twice"),
-            (list(names) == in_order, "the list is not in the order of federation.toml"),
-            (len(names) >= fewest, f"the list has {len(names)} sites, and {fewest} are needed"),
-            (len(set(sum_list.nonces)) == len(names), "the list has a nonce twice"),
+        agreed = replace(
+            sum_list, federation=agreement.sha256, purpose=purpose, names=tuple(agreement.names)
         )
-        return next((reason for holds, reason in rules if not holds), "")
-
-    def wrong_answer(self, sum_list: SumList, entry: Entry | None) -> str:
-        """Return why a list does not go with what this site has answered before, or an empty sentence."""
-        own = sum_list.nonces[sum_list.names.index(self.site.name)]
-        if entry is None or own != entry.nonce:
+        if sum_list != agreed:
+            return "the list is not that of all sites of this federation.toml for this sum"
+        if len({*sum_list.nonces}) < len(sum_list.nonces):
+            return "the list has a nonce twice"
+        if entry is None or sum_list.nonces[self.site.number] != entry.nonce:
             return "the list does not have the nonce that this site gave for this sum"
         if entry.answered and entry.answered != sum_list.to_json():
             return "another list was answered for this sum"
-        for file in sorted(self.folder.glob("*.safetensors")):
-            with opened(file) as opened_file:
-                other = (opened_file.metadata() or {}).get("answered", "")
-            if other and SumList.from_json(other).names != sum_list.names:
-                return "an earlier sum was of other sites"
         return ""
 
     # ---- the files ---------------------------------------------------------------------------------------------------
@@ -182,14 +161,6 @@ class SumLedger:
         write_atomically(file, words, text, flush=True)
         file.chmod(0o600)
 
-    def check_key(self) -> None:
-        """Raise DataError where the mask key is not the one that federation.toml names for this site."""
-        agreed = self.site.agreement.sites[self.site.number].mask_key
-        private_key = read_mask_key(self.site.mask_key)
-        if mask_key_text(private_key.public_key()) != agreed:
-            rule = f"is not the mask key that federation.toml names for {self.site.name}"
-            raise DataError(rule, where=str(self.site.mask_key))
-
     # ---- the audit log -----------------------------------------------------------------------------------------------
 
     def log(self, event: str, purpose: str, entry: Entry, **more: object) -> None:
@@ -201,3 +172,14 @@ class SumLedger:
         """Return the error of a question that is refused, once it is in the audit log."""
         self.site.audit.write("sum refused", sum=purpose, why=why)
         return NotAgreed(f"masked sum: {why}")
+
+
+def own_mask_key(site: Site) -> X25519PrivateKey:
+    """Return a site's private key for masked sums. Raises DataError unless federation.toml names its public half."""
+    agreed = site.agreement.sites[site.number].mask_key
+    private_key = read_mask_key(site.mask_key)
+    here = mask_key_text(private_key.public_key())
+    if here != agreed:
+        rule = f"its public half is {here}, and federation.toml says {agreed}"
+        raise DataError(rule, where=str(site.mask_key))
+    return private_key

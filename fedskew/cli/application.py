@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedskew.cli.terminal import BAD_INPUT, FAILED, TYPER_SUGGESTS, complain
-from site_agent.typer_command import DescribedCommand
+from site_agent.cli import DescribedCommand
 
 COMMANDS = {
     "run": (

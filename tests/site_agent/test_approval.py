@@ -2,20 +2,15 @@
 
 import hashlib
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from client_app.local_site import DEFAULT_PERMISSIONS, PERMISSIONS
 from data import DataError
 from site_agent.app_files import build
-from site_agent.approval import approve, approved_app, changes_since, summary
-from site_agent.approved_text import NotApproved, TextNotApproved, WatchedApproval
-from site_agent.config import Site
-from site_agent.pool import SiteApp
+from site_agent.approval import approve, approved_files, changes_since, summary
 from tests.site_agent.conftest import FedSkewSite, Install
 from tests.site_agent.hospital import CODE, Hospital, write_app
 from tests.site_files import site_entries, with_mask_keys, write
@@ -39,12 +34,12 @@ def test_what_is_approved_is_kept_and_logged(hospital: Hospital, fedskew_site: F
     status, output, _ = fedskew_site(*words)  # nobody is at a terminal
     assert status == 1 and output.endswith("not approved\n")
     with pytest.raises(DataError):
-        approved_app(hospital.site)
+        approved_files(hospital.site)
 
     status, output, _ = fedskew_site(*words, "--yes")
     agreement = hospital.site.agreement
     assert status == 0 and agreement.sha256 in output and agreement.app in output
-    assert approved_app(hospital.site) == agreement.app
+    assert approved_files(hospital.site)
     assert (hospital.approved / "federation.toml").read_bytes() == hospital.federation.read_bytes()
     assert hospital.site.state.stat().st_mode & 0o077 == 0
     (entry,) = hospital.entries()
@@ -56,7 +51,7 @@ def test_a_fab_is_approved_as_its_folder_is(hospital: Hospital, tmp_path: Path) 
     fab = tmp_path / "small.fab"
     fab.write_bytes(build(hospital.app))
     assert approve(hospital.site, hospital.federation, fab, lambda text: True)
-    assert approved_app(hospital.site)
+    assert approved_files(hospital.site)
 
 
 @pytest.mark.parametrize("change", ["text", "app", "changed", "added", "removed", "policy"])
@@ -123,13 +118,13 @@ def test_what_was_approved_once_is_looked_at_again(hospital: Hospital, install: 
     ):
         damage()
         with pytest.raises(DataError):
-            approved_app(hospital.site)
+            approved_files(hospital.site)
         repair()
-        assert approved_app(hospital.site)
+        assert approved_files(hospital.site)
     other = write_app(hospital.folder / "other", {**CODE, "README.md": "Another."})
     fab.write_bytes(build(other))
     with pytest.raises(DataError):
-        approved_app(hospital.site)
+        approved_files(hospital.site)
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------
@@ -203,56 +198,3 @@ def test_a_second_approval_shows_what_is_other_than_before(hospital: Hospital) -
         "file added:   'data/new.py'",
         "file removed: 'pyproject.toml'",
     ]
-
-
-# ---- a site that is running ------------------------------------------------------------------------------------------
-
-
-def running(hospital: Hospital) -> WatchedApproval:
-    """Return what a process answers that is started now."""
-
-    def make_code(site: Site, files: Mapping[str, bytes], folder: Path) -> Any:
-        return SiteApp(site, lambda message, context: message), None
-
-    return WatchedApproval(hospital.site_file, hospital.site, make_code)
-
-
-def answered(approval: WatchedApproval, stated: str) -> str:
-    """Return the sha256 of the text under which a message is answered that states one, "" where none is."""
-    try:
-        return approval.chosen(stated, approval.current.app).federation
-    except TextNotApproved:
-        return ""
-
-
-def test_a_running_site_takes_over_what_is_approved_and_answers_nothing_else(
-    hospital: Hospital,
-) -> None:
-    first = hospital.receive()
-    hospital.approve()
-    approval = running(hospital)
-    second = hospital.receive(min_sites=3)
-    assert answered(approval, first) == first and not answered(approval, second), (
-        "it is not approved yet"
-    )
-    hospital.approve()
-    assert answered(approval, second) == second and not answered(approval, first)
-    assert hospital.entries()[-1]["event"] == "taken over"
-    with pytest.raises(NotApproved):
-        approval.chosen(second, "0" * 64)
-    # An approval that is half written changes nothing.
-    (hospital.approved / "approval.json").touch()
-    (hospital.approved / "app.fab").write_bytes(b"")
-    assert answered(approval, second) == second
-
-
-def test_another_release_needs_a_start(hospital: Hospital, install: Install) -> None:
-    """The process answers with the code that it has loaded, and the new text says other code."""
-    hospital.approve()
-    approval = running(hospital)
-    hospital.app = write_app(hospital.folder / "next", {**CODE, "client_app/app.py": "app = 2\n"})
-    install(hospital.app)
-    second = hospital.receive()
-    hospital.approve()
-    assert not answered(approval, second)
-    assert answered(running(hospital), second) == second  # the control: started again

@@ -21,12 +21,18 @@ from client_app.handlers import ClientFailure
 from client_app.messages import FOLDED, pack, unfolded, unpack
 from site_agent import executor as module
 from site_agent.app_files import app_hash, packed_files
-from site_agent.approved_text import ApprovedText
 from site_agent.audit import Audit
-from site_agent.executor import CLIENT_TASK, TASKS, Executor, push_message
-from site_agent.pending_task import MessageRecorder, PendingTask
+from site_agent.executor import (
+    CLIENT_TASK,
+    TASKS,
+    Approved,
+    Executor,
+    Incoming,
+    PendingTask,
+    facts_of,
+    push_message,
+)
 from site_agent.pool import Pool
-from site_agent.run_facts import text_of
 from strategies.core.exchange import Exchange
 
 A, B = "a" * 64, "b" * 64
@@ -76,10 +82,9 @@ class Site:
         )
         monkeypatch.setattr(module, "HEARTBEAT", 0.0)
         self.audit, self.pool = Audit(folder / "audit.jsonl"), Pool(app)
-        text = ApprovedText("", app_hash(packed_files(fab())))
-        self.executor = Executor(
-            "loopback", b"secret", text, self.pool, self.audit, folder / "task", lambda: None
-        )
+        agreed = SimpleNamespace(sha256="", app=app_hash(packed_files(fab())))
+        site = SimpleNamespace(agreement=agreed, audit=self.audit, state=folder, app=None)
+        self.executor = Executor("loopback", b"secret", site, self.pool, lambda: False)  # type: ignore[arg-type]
 
     def pull(self, client: object) -> Any:
         return self.message, context(), SimpleNamespace(run_id=7), SimpleNamespace(content=self.fab)
@@ -154,8 +159,8 @@ def test_another_app_or_task_is_refused_before_anything_runs(
     if what not in TASKS:
         site.fab = b"no zip" if what == "no app" else fab("app = 2")
     if what.endswith("digits"):  # flwr keeps unpacked apps under eight of them
-        other, agreed = app_hash(packed_files(site.fab)), site.executor.approval.current.app
-        site.executor.approval = ApprovedText("", other[:8] + agreed[8:])
+        other, agreed = app_hash(packed_files(site.fab)), site.executor.approved.app
+        site.executor.approved = Approved("", other[:8] + agreed[8:])
     reply = site.serve(what if what in TASKS else CLIENT_TASK)
     assert reply.error.code == 7 and site.ended == ["failed"] and site.pool.process is None
     assert [entry["event"] for entry in site.entries()] == ["refused"]
@@ -235,7 +240,7 @@ def test_a_text_that_is_not_approved_is_a_failure_of_the_site_s_client(
 ) -> None:
     """The server reads it as this site's, and asks no second time; where no client is named it is an error."""
     site = Site(tmp_path, monkeypatch, times(2))
-    site.executor.approval = ApprovedText(A, app_hash(packed_files(fab())))
+    site.executor.approved = Approved(A, app_hash(packed_files(fab())))
 
     def stating(code: str, **task: Any) -> Message:
         settings = json.dumps({"data": {"dataset": f"sites:{code}"}})
@@ -249,9 +254,9 @@ def test_a_text_that_is_not_approved_is_a_failure_of_the_site_s_client(
     assert site.ended == ["completed"] * 2 and site.entries()[-1]["event"] == "refused"
     assert stating(B).error.code == stating(B, clients=["two"]).error.code == 7
     for wrong in ("sites:" + "A" * 64, f"sites:../{A}", 7):
-        assert text_of(json.dumps({"data": {"dataset": wrong}})) == ""
+        assert not facts_of(json.dumps({"data": {"dataset": wrong}}))
     for other in ("[]", '{"data": []}', "[" * 100_000):
-        assert text_of(other) == ""
+        assert not facts_of(other)
 
 
 # ---- processes that end ----------------------------------------------------------------------------------------------
@@ -323,7 +328,7 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
     pending = site.executor.pending_task
     pending.write("the token")
     # Its message was pulled, and is not there a second time.
-    recorder = MessageRecorder(node, lambda message: pending.write("the token", message))
+    recorder = Incoming(node, lambda: None, lambda message: pending.write("the token", message))
     recorder.PullMessages(None)
     waiting.messages_list = []
     monkeypatch.setattr(module, "connect", lambda *_: node)

@@ -20,9 +20,9 @@ from client_app.flower_internals import TaskIdentity
 from client_app.local_site import RunNotAllowed
 from data import DataError
 from site_agent.app_files import app_files, app_hash
-from site_agent.approval import approve, approved_app
+from site_agent.approval import approve, approved_files
 from site_agent.config import AppPolicy, Site, read_site
-from site_agent.flower_app import InstalledApp, check_reply, leaving
+from site_agent.flower_app import InstalledApp, check_reply
 from site_agent.pool import REFUSED, Pool
 from tests.site_agent.hospital import write_app
 from tests.site_files import agreed, site_entries, write
@@ -120,7 +120,7 @@ def test_the_approved_copy_is_run_with_the_sites_node_config_and_no_other(
     tmp_path: Path, app: Path
 ) -> None:
     files = app_files(app)
-    pool = Pool(InstalledApp(site(tmp_path, app_hash(files)), files), leaving)
+    pool = Pool(InstalledApp(site(tmp_path, app_hash(files)), files))
     known = context()
 
     def answered(asked: Message) -> Message:
@@ -157,7 +157,7 @@ def test_an_app_is_approved_by_its_hash(tmp_path: Path, app: Path) -> None:
     shown: list[str] = []
     limited = site(tmp_path, code, **{"max-norm": 1.5, "max-bytes": 99, "min-samples": 9})
     assert approve(limited, federation, app, lambda text: not shown.append(text))
-    assert approved_app(limited) == code and code in shown[0]
+    assert approved_files(limited) and code in shown[0]
     assert "norm of a change: 1.5; size of a reply: 99 bytes" in shown[0]
     assert "at least 9" in shown[0] and "configs: none" in shown[0]
     with (app / "tinyapp" / "code.py").open("a") as file:

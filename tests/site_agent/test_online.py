@@ -8,22 +8,19 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.proto.fleet_pb2 import ActivateNodeResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 
 from fedskew.federation.certificates import write_authority, write_server
+from site_agent.check import Row, online
 from site_agent.config import Link
 from site_agent.keys import make_key
-from site_agent.online import online
-from site_agent.preflight import Row
 from tests.site_agent.conftest import FedSkewSite
 from tests.site_files import site_entries, site_folders, write
 
 Pair = tuple[Path, Path]
-SITE: Any = SimpleNamespace(name="north")
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        self.answer(self.server.status, ActivateNodeResponse(node_id=7).SerializeToString())
+        self.answer(self.server.status, SendNodeHeartbeatResponse().SerializeToString())
 
     def answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -115,7 +112,7 @@ def looked(address: str, ca: Path, folder: Path) -> dict[str, Row]:
     """Return what the site says of a gateway, by subject."""
     if not (folder / "node.key").exists():
         make_key(folder / "node.key")
-    return {row.subject: row for row in online(SITE, Link(address, folder / "node.key", ca))}
+    return {row.subject: row for row in online(Link(address, folder / "node.key", ca))}
 
 
 def test_a_way_that_is_open_holds(tmp_path: Path, listen: Listen) -> None:
@@ -172,7 +169,7 @@ def test_a_key_that_is_refused_is_said_by_check_and_one_that_was_revoked_by_stat
     gateway = listen(server)
     gateway.status = status
     row = looked(gateway.address, ca, tmp_path)["key known"]
-    assert not row.holds and ("send the lines" in row.text) == (status < 500)
+    assert row.holds == (status == 401) and ("send the lines" in row.text) == (status == 403)
     site_file = site_folders(tmp_path / "sites") / "north/site.toml"
     link = {"address": gateway.address, "key": str(tmp_path / "node.key"), "ca": str(ca)}
     write(site_file, site_entries(link=link))

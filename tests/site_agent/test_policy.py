@@ -18,7 +18,7 @@ from data import DataError
 from data.agreement import read_agreement
 from server_app.settings import parse
 from site_agent.config import Site
-from site_agent.policy import Policy, check_names, check_run, count_question, samples_in_update
+from site_agent.policy import Policy, check_names, check_run, samples_in_update
 from site_agent.run_approval import (
     approve,
     approved,
@@ -36,7 +36,14 @@ BATCHES = {"local_epochs": 1, "batch_size": 8}
 
 def site_of(folder: Path, **site: Any) -> Site:
     agreement = read_agreement(write(folder / "federation.toml", agreed(**site.pop("toml", {}))))
-    return Site("north", 0, agreement, "npz:data.npz", folder / "state", **site)
+    return Site(
+        name="north",
+        number=0,
+        agreement=agreement,
+        data="npz:data.npz",
+        state=folder / "state",
+        **site,
+    )
 
 
 def policy_of(
@@ -267,21 +274,22 @@ def test_each_different_question_to_train_counts_once(tmp_path: Path, torn: byte
     """A coordinator that asks for a round again and again, each time with other weights; the same ones are free."""
     site, folder = site_of(tmp_path, max_rounds=3), tmp_path / "run"
     states = [{"w": torch.full((2,), float(number))} for number in range(4)]
-    count_question(site, folder, 1, states[:1])
+    rules = Policy(site, (), torch.zeros(1), 0)
+    rules.count_question(folder, 1, states[:1])
     (ledger,) = folder.iterdir()
     assert ledger.stat().st_mode & 0o777 == 0o600
     with ledger.open("ab") as file:
         file.write(torn)
     for number in (1, 0, 2, 0, 1, 2):  # the last three are repeated questions
-        count_question(site, folder, 1, [states[number]])
+        rules.count_question(folder, 1, [states[number]])
     with pytest.raises(RunNotAllowed) as refused:
-        count_question(site, folder, 1, [states[3]])
+        rules.count_question(folder, 1, [states[3]])
     assert key_of(refused) == "max-rounds"
-    count_question(site, tmp_path / "another run", 3, [states[3]])
+    rules.count_question(tmp_path / "another run", 3, [states[3]])
     with pytest.raises(RunNotAllowed):
-        count_question(site, tmp_path / "another run", 4, [states[3]])
+        rules.count_question(tmp_path / "another run", 4, [states[3]])
     with pytest.raises(RunNotAllowed):  # the same weights in another round are another question
-        count_question(site, folder, 2, states[:1])
+        rules.count_question(folder, 2, states[:1])
 
 
 # ---- approval of runs ------------------------------------------------------------------------------------------------

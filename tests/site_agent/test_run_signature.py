@@ -23,7 +23,7 @@ from site_agent.config import read_site
 from site_agent.data_view import install
 from site_agent.keys import public_text
 from site_agent.run_approval import waiting
-from site_agent.run_signature import (
+from site_agent.signature import (
     ALGORITHM,
     check_app_signed,
     check_signed,

@@ -30,7 +30,7 @@ from pathlib import Path
 from fedskew.engines import execute
 from fedskew.scheduling import Resources
 from server_app.settings import parse
-from site_agent import executor, export, metrics, online, pool, service, supernode, supernode_watch
+from site_agent import check, executor, export, metrics, pool, service
 folder = Path(sys.argv[1])
 run = {"method": "fedshift+fedbn", "model": "resnet-8", "rounds": 1, "batch-size": 8, "device": "cpu", "width": 4,
        "dataset": f"sites:{folder}/federation.toml", "results": str(folder / "results")}

@@ -18,10 +18,10 @@ from data import DataError, SettingError
 from fedskew.engines import execute
 from fedskew.scheduling import Resources
 from server_app.settings import parse
+from site_agent.agreed_files import numbered
 from site_agent.approval import summary
 from site_agent.config import read_site, read_sites
 from site_agent.data_view import ConfiguredSite
-from site_agent.module import numbered
 from tests.site_files import (
     NAMES,
     data_sets,

@@ -19,9 +19,9 @@ from server_app.app import run
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
+from site_agent.check import offline
 from site_agent.config import read_site, read_sites
 from site_agent.data_view import ConfiguredSite
-from site_agent.preflight import offline
 from tests.site_files import NAMES, public_key, site_folders
 
 RUN: dict[str, Any] = {

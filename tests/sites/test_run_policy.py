@@ -18,9 +18,9 @@ from fedskew.scheduling import Resources
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
+from site_agent import check
 from site_agent.config import read_site
 from site_agent.data_view import install
-from site_agent.preflight import policy as policy_row
 from site_agent.run_approval import approve, hash_of
 from strategies.core.exchange import QUERY, TRAIN
 from tests.site_files import site_entries, site_folders, write
@@ -152,7 +152,7 @@ def test_the_run_says_which_site_refuses_it_and_by_which_rule(folder: Path, tmp_
 
 def test_a_policy_that_gives_images_away_is_warned_of_by_check(folder: Path) -> None:
     path = write(folder / "north/site.toml", site_entries(policy=OPEN))
-    warned = str(policy_row(read_site(path)))
+    warned = str(check.row("policy", check.policy, read_site(path)))
     assert warned.startswith("(!)") and "can then read single images" in warned
 
 

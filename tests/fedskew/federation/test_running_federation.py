@@ -95,9 +95,7 @@ def test_a_killed_run_goes_on_with_the_same_bits_after_a_site_was_killed_too(
     site = psutil.Process(federation.processes["site-2"].pid)
     for process in site.children(recursive=True):
         words_of = process.cmdline()
-        if "--auth-supernode-private-key" in words_of and not any(
-            "supernode_watch" in word for word in words_of
-        ):
+        if "--auth-supernode-private-key" in words_of and "keep-supernode" not in words_of:
             process.kill()
     deadline = time.monotonic() + 300
     while supernodes(place) == before:  # the site starts it again by itself

@@ -16,36 +16,12 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from client_app.local_site import RUN_SIGNATURE, RunNotSigned, hash_of
-from data import DataError
-from data.agreement import Agreement, read_agreement
-from site_agent.config import Site
+from data.agreement import Agreement
 
 LONGEST = 200
 """Characters of a signature that the audit log keeps; one of P-384 has at most 140."""
 ALGORITHM = ECDSA(SHA384())
 """As P-384 is meant to be used (FIPS 186-5, SP 800-57)."""
-
-
-def run_key_lines(site: Site) -> list[str]:
-    """Return whose runs a site takes, for the one who approves; a warning where that was another key's before."""
-    key = site.agreement.run_key
-    if key:
-        lines = [f"runs        only those that the coordinator's key has signed: run-key {key}"]
-    else:
-        lines = [
-            "runs        any that the SuperLink sends: federation.toml has no run-key, so whoever holds the gateway's "
-            "machine can start one"
-        ]
-    try:
-        before = read_agreement(site.state / "approved/federation.toml").run_key
-    except DataError:  # nothing is approved yet, or by a version with other rules
-        return lines
-    if before and before != key:
-        change = "another run-key" if key else "no run-key"
-        lines.append(
-            f"(!) runs    {change}, and the approved text has {before}: ask the coordinator by telephone"
-        )
-    return lines
 
 
 def signed_text(federation: str, settings: str) -> bytes:
