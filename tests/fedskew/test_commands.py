@@ -187,7 +187,7 @@ def test_a_selection_ends_with_what_to_take(tmp_path: Path, fedskew: FedSkew) ->
     last = result["lines"][-1]
     assert last.startswith(f"take {result['take']['method']} (") and last in output
     stated = [json.loads(path.read_text())["settings"] for path in tmp_path.glob("*/settings.json")]
-    assert {run["tested-on"] for run in stated} == {"validation"}, "the test set is never read"
+    assert {run["evaluate-on"] for run in stated} == {"validation"}, "the test set is never read"
     assert {run["seed"] for run in stated} == {0, 1, *range(100, 110)}
 
 
