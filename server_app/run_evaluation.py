@@ -137,11 +137,12 @@ class RunEvaluation:
                 numbers[kind] = self.evaluate_here(samples, outputs)
                 if kind != "test":
                     continue
+                tested_N = self.federation.tested_indices(kind)
                 for name, state in outputs.items():
-                    kept[name] = dict(state)
+                    tensors = dict(state)
                     if samples.groups_N is None:  # else a subject's samples are tested together
-                        # The file shares no tensors.
-                        kept[name]["samples"] = torch.tensor(self.federation.tested_indices(kind))
+                        tensors["samples"] = torch.tensor(tested_N)  # the file shares no tensors
+                    kept[name] = tensors
             if personal:
                 for kind, models in self.evaluate_at_clients(personal, alone=True).items():
                     numbers[kind] |= models
