@@ -498,7 +498,7 @@ class Executor:
         code = hash_of(settings)
         signature = str(context.run_config.get(RUN_SIGNATURE, ""))[:LONGEST_SIGNATURE]
         if (code, signature) not in self.logged:
-            about = {
+            about: dict[str, Any] = {
                 key: entry[key] for key in ("run", "federation", "name", "method") if key in entry
             }
             if signature:

@@ -19,7 +19,8 @@ from flwr.app import ArrayRecord, Context, Error, Message
 from numpy.typing import NDArray
 
 from client_app.local_site import NotAllowed
-from client_app.messages import DecodeError, bytes_of, unpack
+from client_app.messages import bytes_of, unpack
+from client_app.serialization import DecodeError
 
 logger = logging.getLogger("fedskew.site")
 MOST_MESSAGES = 200
