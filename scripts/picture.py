@@ -41,10 +41,10 @@ def main() -> None:
     for axes, experiment, gathered in zip(panels, experiments, everything, strict=True):
         colors = iter(COLORS)
         for row in experiment.rows:
-            runs = gathered.of(row.label, next(iter(experiment.columns)))
+            runs = gathered.of(row.label, next(iter(experiment.columns))).runs
             rounds = [point.round for point in runs[0].points]
             accuracy = [
-                [seed.number(point, "balanced-accuracy") for point in seed.points] for seed in runs
+                [seed.value(point, "balanced-accuracy") for point in seed.points] for seed in runs
             ]
             percent = 100 * np.array(accuracy, float)
             color = FEDAVG if row.label == "fedavg" else next(colors)
