@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from client_app.models import has_fixed_features
 from data import DataError, DataSettings, Federation, federate, resolve
 from data.partitions import Indices
-from fedskew.diagnosis.rules import Diagnosis, Plan, Source, diagnose, line, plan_of
+from fedskew.diagnosis.rules import Plan, Source, diagnose, line, plan_of
 from fedskew.diagnosis.table import (
     Floats,
     Moments,
@@ -131,25 +131,12 @@ def whose_partition(settings: DataSettings) -> str:
 
 
 def line_of(federation: Federation) -> str:
-    """Return the diagnosis of a federation in a line; of a single client there is none."""
-    diagnosis = diagnosis_of_federation(federation)
-    return "" if diagnosis is None else line(diagnosis)
-
-
-def diagnosis_of(run: RunSettings) -> Diagnosis | None:
-    """Return the diagnosis of the partition of settings; None for a single client."""
-    return diagnosis_of_federation(federate(run.data, run.general.seed), plan_of(run))
-
-
-def diagnosis_of_federation(
-    federation: Federation, training: Plan | None = None
-) -> Diagnosis | None:
-    """Return the diagnosis of a federation, by its counts, its subjects and its features; of a single client None."""
+    """Return the diagnosis of a federation in a line, by its counts, subjects and features; of a single client none."""
     try:
         table = table_of_federation(federation)
     except TableError:
-        return None
-    return diagnose(table, moments_of(federation), training)
+        return ""
+    return line(diagnose(table, moments_of(federation)))
 
 
 def moments_of(federation: Federation) -> Moments | None:

@@ -22,17 +22,13 @@ from flwr.proto.control_pb2 import (
     UnregisterNodeRequest,
 )
 from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
     PullMessagesRequest,
     PullMessagesResponse,
     PushMessagesRequest,
     PushMessagesResponse,
 )
 from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
     ObjectTree,
-    PullObjectRequest,
     PullObjectResponse,
     PushObjectRequest,
 )
@@ -50,10 +46,7 @@ __all__ = [
     "FLEET_HTTP_PUBLIC_KEY_HEADER",
     "FLEET_HTTP_SIGNATURE_HEADER",
     "TIMESTAMP_HEADER",
-    "ActivateNodeRequest",
-    "ConfirmMessageReceivedRequest",
     "ControlHttpClient",
-    "DeactivateNodeRequest",
     "Fab",
     "HeaderInterceptor",
     "ListNodesRequest",
@@ -61,7 +54,6 @@ __all__ = [
     "ObjectTree",
     "PullMessagesRequest",
     "PullMessagesResponse",
-    "PullObjectRequest",
     "PullObjectResponse",
     "PushAppMessagesRequest",
     "PushMessagesRequest",
