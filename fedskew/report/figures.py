@@ -14,16 +14,14 @@ from client_app.metrics import BINS
 from client_app.ranking import margins
 from fedskew.report.claims import Verdict
 from fedskew.report.differences import differences
-from fedskew.report.document import Document
+from fedskew.report.document import Document, seconds_by_training
 from fedskew.report.drawing import Effect, Figure, Points, bars, forest, lines, matrix, strip
-from fedskew.report.format import chance_of, first_upper, in_percent, words, words_and_unit
+from fedskew.report.format import first_upper, in_percent, words, words_and_unit
 from fedskew.report.inference import Estimate, Floats
 from fedskew.report.results import ColumnResults, RowResults, SeedResult
 from fedskew.report.rounds_to_target import bytes_until
-from fedskew.report.run_records import slug
-from fedskew.report.run_summary import mean_split, trainings
-from fedskew.report.tables import at_clients, class_names, has_decile
-from fedskew.report.unfit_rows import tested_in
+from fedskew.report.runs import slug
+from fedskew.report.tables import class_names, has_decile, vectors
 
 LEAST_ROUNDS = 3
 """Evaluated rounds from which on a figure of recalls by round says more than the table."""
@@ -123,8 +121,9 @@ def curves(column: ColumnResults, metric: str = "", by_bytes: bool = False) -> F
     ends = [points[0][-1] for points in by_row.values() if points is not None]
     if not ends:
         return None
-    classes = tested_in(column.runs)
-    chance = chance_of(metric, classes) if classes else None
+    chances = [run.chance for row in column.rows for run in row.by(metric).runs]
+    known = [chance for chance in chances if chance is not None]
+    chance = min(known, default=None)
     dotted = None if chance is None else ([1, max(ends)], [chance, chance], "chance")
     x = "MB sent, down and up" if by_bytes else "round"
     return lines(by_row, x, words_and_unit(metric), dotted=dotted)
@@ -186,7 +185,7 @@ def spread(column: ColumnResults) -> Figure | None:
     key = "client-accuracy" if own else "local-accuracy"
     by_row = {}
     for row in column.rows:
-        shares_SK = at_clients(row, key)
+        shares_SK = vectors(row, key)
         if shares_SK is not None and not np.isnan(shares_SK).all():
             tenth = max(1, shares_SK.shape[1] // 10)
             percent_SK = 100 * np.sort(shares_SK, axis=1)  # NaN, of a client without tests, is last
@@ -200,8 +199,7 @@ def spread(column: ColumnResults) -> Figure | None:
 
 def time(column: ColumnResults) -> Figure | None:
     """Return seconds per round by what they went into."""
-    split = {label: mean_split(runs) for label, runs in trainings(column).items()}
-    return bars(split, "seconds a round")
+    return bars(seconds_by_training(column), "seconds a round")
 
 
 Curve = Callable[[NDArray[np.bool_], Floats], Floats]

@@ -18,9 +18,9 @@ from rich.console import Console, JustifyMethod
 
 from data import SettingError
 from fedskew.formatting import escaped, terminal_table
-from fedskew.report.document import Document, counted
+from fedskew.report.document import Document, claims_in_words
 from fedskew.report.format import Table, TableCell, first_upper
-from fedskew.report.run_records import slug
+from fedskew.report.runs import slug
 from fedskew.report.tables import numbers
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def terminal_text(documents: Sequence[Document], width: int = 80, verbose: bool 
 def overall(documents: Sequence[Document]) -> str:
     """Return how many claims of several reports hold; empty for one report and without claims."""
     verdicts = [verdict for document in documents for verdict in document.verdicts]
-    return counted(verdicts) if len(documents) > 1 and verdicts else ""
+    return claims_in_words(verdicts) if len(documents) > 1 and verdicts else ""
 
 
 def text_table(table: Table, width: int) -> str:
@@ -203,7 +203,6 @@ def as_json(document: Document) -> dict[str, Any]:
         "warnings": list(results.warnings),
         "numbers": numbers(results),
         "claims": claims,
-        "not-judged": list(results.experiment.unjudged),
         "assumed": results.assumed,
         "runs": runs,
         "command": results.command,

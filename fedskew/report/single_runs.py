@@ -8,9 +8,8 @@ from data import DataSettings
 from data.readers.catalog import SITES_PREFIX, is_sites
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell
-from fedskew.report.result_warnings import run_warnings
 from fedskew.report.results import ExperimentResults, measured_runs
-from fedskew.report.run_records import Run
+from fedskew.report.runs import Run, warnings_of
 from server_app.methods import METHODS
 from server_app.run_folder import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
@@ -88,8 +87,7 @@ def table(runs: Sequence[Run]) -> ExperimentResults:
         cells=by_seed,
         runs=by_id,
         measured=measured_runs(by_seed, by_id),
-        warnings=tuple(run_warnings(by_seed, by_id)),
-        command="",
+        warnings=tuple(warnings_of(by_seed, by_id)),
     )
 
 

@@ -10,7 +10,7 @@ from fedskew.experiments.experiments import experiment
 from fedskew.experiments.plan import plan
 from fedskew.report.claims import Verdict, judge_claim
 from fedskew.report.results import ExperimentResults, measured_runs
-from fedskew.report.run_records import Run
+from fedskew.report.runs import Run
 from server_app.record import ModelNumbers, RoundRecord
 
 COLUMNS = {"E = 1": {"local-epochs": 1}, "E = 5": {}, "E = 10": {"local-epochs": 10}}
