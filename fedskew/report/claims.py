@@ -88,6 +88,13 @@ class Part:
             return next(filter(None, reasons), "")
         return self.measure(*runs)
 
+    def over_seeds(self, margins: Mapping[int, Margin]) -> Estimate:
+        """Return the difference from its margins by seed."""
+        differences = {seed: margin.difference for seed, margin in margins.items()}
+        pairs = [margin.strata for margin in margins.values()]
+        rounding = max(margin.rounding for margin in margins.values())
+        return with_interval(differences, pairs, self.names, self.by, rounding)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -282,89 +289,41 @@ def decided(
     estimates = []
     for number, part in enumerate(parts):
         margins = {seed: of_seed[number] for seed, of_seed in complete.items()}
-        estimates.append(estimate_of(part, margins))
-    found = [Judged(part, estimate) for part, estimate in zip(parts, estimates, strict=True)]
-    holds = sum(one.side == "above" for one in found) >= among
-    fails = not holds and sum(one.is_refuted for one in found) > len(parts) - among
+        estimates.append(part.over_seeds(margins))
+    holds = [one.side for one in estimates].count("above") >= among
+    fails = not holds and sum(one.is_refuted for one in estimates) > len(parts) - among
     status = "unclear"
     if holds or fails:
         status = "holds" if holds else "fails"
 
-    if fails:
-        # Fewer than `among` parts are not refuted, so that the chosen one is refuted.
-        ordered = sorted(found, key=lambda one: (one.is_refuted, -one.end(1)))
-    else:
-        ordered = sorted(found, key=lambda one: -one.end(0))
-    chosen = ordered[among - 1]
-    interval = chosen.estimate.interval
+    ends = []
+    for one in estimates:
+        end = one.ends[fails]  # the high one of a claim that fails
+        # Fewer than `among` parts are not refuted where it fails, so that the chosen one is refuted.
+        last = fails and one.is_refuted
+        ends.append((last, one.margin - (one.mean if one.interval is None else end)))
+    chosen = sorted(range(len(parts)), key=ends.__getitem__)[among - 1]
+    deciding = estimates[chosen]
+    interval = deciding.interval
     if interval is not None:
-        p = p_of_several(estimates, [part.by for part in parts], among)
-        interval = replace(interval, p=p)
+        interval = replace(interval, p=p_of_several(estimates, among))
 
     # It fails as soon as one part does, and holds once the last one does.
-    failing = [one for one in found if not one.is_above]
-    unclear = [one for one in found if one.side == "unclear"]
-    undecided = (failing or unclear) if status == "unclear" else []
-    needed = [seeds_to_decide(one.estimate, one.part.by) for one in undecided]
+    failing = [one for one in estimates if one.mean <= one.margin]
+    undecided = failing or [one for one in estimates if one.side == "unclear"]
+    needed = [] if holds or fails else [*map(seeds_to_decide, undecided)]
     known = [number for number in needed if number is not None]
     return replace(
         verdict,
         status=status,
-        deciding=chosen.part.name,
-        by=chosen.part.by,
-        margins=chosen.estimate.by_seed,
-        estimate=chosen.estimate.mean,
+        deciding=parts[chosen].name,
+        by=deciding.margin,
+        margins=deciding.by_seed,
+        estimate=deciding.mean,
         interval=interval,
-        above=len(found) - len(failing),
+        above=len(estimates) - len(failing),
         more_seeds=(min if failing else max)(known, default=None),
     )
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A part with its difference over the seeds."""
-
-    part: Part
-    estimate: Estimate
-
-    @property
-    def side(self) -> str:
-        """On which side of the margin the interval lies: above, below or unclear."""
-        return self.estimate.verdict(self.part.by)
-
-    @property
-    def is_above(self) -> bool:
-        return self.estimate.mean > self.part.by
-
-    @property
-    def is_refuted(self) -> bool:
-        """Whether no part of the interval lies above the margin, over several seeds.
-
-        A difference that is the margin itself in every seed is refuted as well, whatever the rounding of rounds adds.
-        """
-        found = self.estimate
-        if found.n < 2 or found.interval is None:
-            return False
-        is_tie = set(found.by_seed.values()) == {self.part.by} and found.rounding > 0
-        return found.interval.high <= self.part.by or is_tie
-
-    def end(self, number: int) -> float:
-        """Return the interval's lower (0) or upper (1) end beside the margin; without an interval the mean."""
-        has_interval = self.estimate.interval is not None
-        end = self.estimate.ends[number] if has_interval else self.estimate.mean
-        return end - self.part.by
-
-
-def estimate_of(part: Part, margins: Mapping[int, Margin]) -> Estimate:
-    """Return the difference of a part over the seeds from its margins by seed."""
-    differences = {}
-    pairs = []
-    rounding = 0.0
-    for seed, margin in margins.items():
-        differences[seed] = margin.difference
-        pairs.append(margin.strata)
-        rounding = max(rounding, margin.rounding)
-    return with_interval(differences, pairs, part.names, part.by, rounding)
 
 
 # ---- the parts of each form ------------------------------------------------------------------------------------------

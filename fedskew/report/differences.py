@@ -51,7 +51,7 @@ class Difference:
 
         A row that diverged in a seed is not judged by its others, nor is one that is no better than chance.
         """
-        if self.unfit or self.found.verdict() == "unclear":
+        if self.unfit or self.found.side == "unclear":
             return False
         return is_significant(self.p_holm)
 
