@@ -439,8 +439,12 @@ class Compared:
         return parts
 
 
-def shape_of(claim: Contrast, columns: Sequence[str]) -> list[tuple[str, float, dict[str, float]]]:
-    """Return the sums over the columns that a shape says to be above a margin: name, margin, and weights."""
+Sums = list[tuple[str, float, dict[str, float]]]
+"""Weighted sums over the columns: name, margin, and weight by column."""
+
+
+def shape_of(claim: Contrast, columns: Sequence[str]) -> Sums:
+    """Return the sums over the columns that a shape says to be above a margin."""
     if claim.peak:
         others = [column for column in columns if column != claim.peak]
         return [
@@ -460,7 +464,7 @@ def shape_of(claim: Contrast, columns: Sequence[str]) -> list[tuple[str, float, 
     last = len(columns) - 1
     centered = np.arange(len(columns)) - last / 2
     line = sign * centered * last / (centered**2).sum()
-    shape = [(claim.trend, claim.by, dict(zip(columns, line.tolist(), strict=True)))]
+    shape: Sums = [(claim.trend, claim.by, dict(zip(columns, line.tolist(), strict=True)))]
     if not math.isinf(claim.slack):
         for before, after in pairwise(columns):
             step = {before: -sign, after: sign}
