@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -224,6 +224,16 @@ def bibtex(documents: Sequence[Document]) -> str:
     references = yaml.safe_load((HERE / "references.yaml").read_text())
     entries = [one["entry"].strip() for one in references if cited & {*one["names"]}]
     return "\n\n".join(entries) + "\n"
+
+
+FORMS: Mapping[str, Callable[[Sequence[Document]], str]] = {
+    "--markdown": markdown,
+    "--csv": csv_text,
+    "--json": json_text,
+    "--latex": latex,
+    "--bibtex": bibtex,
+}
+"""What `fedskew report` prints instead of text for a terminal, by option."""
 
 
 def write_figures(documents: Sequence[Document], folder: Path) -> list[Path]:
