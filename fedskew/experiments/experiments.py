@@ -269,7 +269,7 @@ def edition_columns(claim: Claim, paper: Experiment, edition: Experiment) -> tup
     return tuple(names[column] for column in of_claim if column in names)
 
 
-def suite(name: str, entry: object, experiments: Mapping[str, Experiment]) -> Suite:
+def suite(name: str, entry: Mapping[str, Any], experiments: Mapping[str, Experiment]) -> Suite:
     """Return one entry of the file as a suite of experiments. Raises SettingError."""
     with naming(name):
         as_read: Suite = read_as(Suite, {**entry, "name": name})

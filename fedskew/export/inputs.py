@@ -92,8 +92,8 @@ def read_inputs(
         DataError: there are no inputs, or the model cannot take them; it names file or folder.
     """
     # By mean and std floating-point pixels are judged, and by classes names are numbered.
-    described = {"classes": about.classes, "mean": about.mean, "std": about.std}
-    settings = replace(settings or about.data, **described)
+    settings = settings or about.data
+    settings = replace(settings, classes=about.classes, mean=about.mean, std=about.std)
     read = reader_of(path)(path, about, settings)
     numbers = numbers_of(path, read, about, settings)
     unknown = numbers.count(None)
