@@ -14,7 +14,7 @@ from client_app.state import State
 from fedskew.engines.local import identify
 from server_app.run_settings import RunSettings
 from strategies.core.exchange import EVALUATE, QUERY, TRAIN, Request
-from strategies.core.flower_adapter import Strategy
+from strategies.core.rounds import Rounds
 from strategies.fedavg import FedAvg
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -23,7 +23,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 def shared_of(settings: RunSettings) -> State:
     """Return the weights that a run begins with."""
     model = build(settings.general.model, (1, 8, 8), 3, 0, settings.model)
-    return Strategy(model, settings.run_spec(), clients=3, combine=FedAvg()).shared
+    return Rounds(model, settings.run_spec(), clients=3, combine=FedAvg()).shared
 
 
 def answer(

@@ -18,10 +18,11 @@ from client_app.training import steps_of
 from client_app.variants.feature_statistics import ClassMeans, LabelCounts
 from client_app.variants.logit_shift import LogitShift
 from fedskew.engines.local import LocalGrid
-from strategies.core.exchange import TRAIN, DirectGrid, ExchangeSettings, Request
+from strategies.core.exchange import TRAIN, DirectGrid, Request
+from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.questions import wrong_shapes
-from strategies.core.round_result import Diverged
 from strategies.core.rounds import Rounds
+from strategies.core.server import Diverged
 from strategies.fedavg import FedAvg
 from strategies.fedncm import FedNCM
 
@@ -84,7 +85,7 @@ def reply(
 
 def finish(rounds: Rounds, replies: dict[int, ClientReply], number: int = 1) -> None:
     """Run one round of these replies."""
-    clients = rounds.begin_round(number, rounds.shared)
+    clients = rounds.begin_round(number)
     assert clients == sorted(replies)
     rounds.finish_round(rounds.ask(Replies(replies), clients, rounds.training_request()))
 
