@@ -210,7 +210,6 @@ class TrialRun:
                 "loss": report.loss,
                 "steps": report.trained.steps,
                 "coefficient-sum": report.trained.coefficient_sum,
-                "remembers": int(bool(report.memory)),
                 "seconds": 0.0,
                 **report.numbers,
             },

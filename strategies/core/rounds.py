@@ -354,7 +354,7 @@ class Rounds:
         self.adopt(result)
         self.round = number
         for update in updates:
-            if update.metrics["remembers"]:
+            if "memory" in update.digests:
                 self.memory_rounds[update.client] = number
                 self.digests["memory"][update.client] = update.digests["memory"]
         self.keep_examples(updates)

@@ -323,7 +323,7 @@ def test_the_mean_and_its_momentum_are_flowers(tmp_path: Path, method: str, thei
                 steps = steps_of(count, settings.training)
                 work = coefficient_sum(steps, settings.training.momentum)
                 numbers = {"num-examples": count, "steps": steps, "coefficient-sum": work}
-                others = {"loss": float(client), "remembers": 0, "seconds": 0.0}
+                others = {"loss": float(client), "seconds": 0.0}
                 mine[f"{client}/model"] = pack(state)
                 mine[f"{client}/metrics"] = MetricRecord({**numbers, **others})
                 metrics = MetricRecord({"num-examples": count})

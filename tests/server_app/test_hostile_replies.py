@@ -136,7 +136,7 @@ def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
     )
     strategy.begin_round(1)
     steps = steps_of(50, settings.training)
-    metrics = {"num-examples": 50, "loss": 1.0, "steps": steps, "remembers": 0, "seconds": 0.0}
+    metrics = {"num-examples": 50, "loss": 1.0, "steps": steps, "seconds": 0.0}
     metrics["coefficient-sum"] = coefficient_sum(steps, settings.training.momentum)
     assert checked_metrics(0, metrics, strategy.server) == 50
     strategy.keep_examples([Update(0, strategy.shared, 50)])

@@ -75,7 +75,7 @@ def ask(
     identify()
     with handing_over():
         request = Request(kind, {"round": 1, "question": question}, states, run_spec.to_json(), {})
-        message = request.message(1, (0,))
+        message = request.messages({1: (0,)})[0]
         message.metadata.__dict__["_message_id"] = "1"
         content = app(message, Context(1, 1, {}, RecordDict(), config)).content
     return str(content["0/error"]["reason"]) if "0/error" in content else ""

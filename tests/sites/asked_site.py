@@ -54,7 +54,7 @@ def answer(
     task: dict[str, int | str] = {"round": 1, "question": question}
     identify()
     with handing_over():
-        message = Request(kind, task, states, text, {}).message(1, tuple(clients))
+        message = Request(kind, task, states, text, {}).messages({1: tuple(clients)})[0]
         message.content.config_records["task"].update(fields)
         message.metadata.__dict__["_message_id"] = "1"
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})

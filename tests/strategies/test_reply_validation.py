@@ -133,7 +133,6 @@ def stated(server: Server, examples: int, **changes: float) -> dict[str, float]:
         "loss": 1.0,
         "steps": steps,
         "coefficient-sum": expected_coefficient_sum(steps, server.training.momentum, pull),
-        "remembers": 0,
         "seconds": 1.0,
         **{key.replace("_", "-"): value for key, value in changes.items()},
     }
@@ -181,7 +180,6 @@ def test_every_number_is_there_within_its_range_and_of_the_known_samples() -> No
     assert checked_metrics(0, honest, server) == 8
     changes = [
         ("loss", -0.01),
-        ("remembers", 2),
         ("seconds", -1),
         ("seconds", 1.1e7),
         ("other/x", 1.0),
