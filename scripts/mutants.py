@@ -525,11 +525,9 @@ def selected(
 
 def inside_function(file: Path, line: int) -> bool:
     """Return whether a line of a file stands in the body of a function."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            if node.body[0].lineno <= line <= (node.end_lineno or 0):
-                return True
-    return False
+    nodes = ast.walk(ast.parse(file.read_text()))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return any(node.body[0].lineno <= line <= (node.end_lineno or 0) for node in functions)
 
 
 def judged(mutant: Mutant, tests_and_seconds: tuple[list[str], float]) -> Verdict:
