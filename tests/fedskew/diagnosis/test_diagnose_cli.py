@@ -54,6 +54,7 @@ def test_settings_an_experiment_and_a_run_are_diagnosed(
 ) -> None:
     words = ("--set", "alpha=0.05", "--set", "seed=3")
     (planned,) = json.loads(fedskew("diagnose", *words, "--json")[1])
+    assert planned["of"].startswith("digits, partition lda, seed 3 (FedSkew's simulated partition")
     sizes_K = federate(DataSettings(alpha=0.05), 3).counts_KC.sum(1)
     assert planned["statistics"]["largest"] == sizes_K.max()
     assert planned["skews"][0]["name"] == "label"
