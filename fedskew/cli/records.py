@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from data import SettingError
-from fedskew.cli import completion
+from fedskew.cli import options
+from fedskew.cli.options import ExperimentsFile, RecordsFolder
 from fedskew.cli.run_selection import Choice, choose
-from fedskew.cli.terminal import FAILED, ExperimentsFile, RecordsFolder, complain, console
+from fedskew.cli.terminal import FAILED, complain, console
 
 if TYPE_CHECKING:
     from fedskew.report.runs import Run
@@ -22,12 +23,10 @@ if TYPE_CHECKING:
 Name = Annotated[
     str,
     typer.Argument(
-        help="A suite of the papers' statements, as papers.", autocompletion=completion.experiments
+        help="A suite of the papers' statements, as papers.", autocompletion=options.experiments
     ),
 ]
-Settings = Annotated[
-    list[str] | None, completion.set_option("A setting, as given to `fedskew run`.")
-]
+Settings = Annotated[list[str] | None, options.set_option("A setting, as given to `fedskew run`.")]
 Results = Annotated[
     str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
 ]
@@ -137,9 +136,9 @@ def draw(kept: "Iterable[Run]", cells: int, seed: int) -> set[str]:
 
     Raises SettingError where there are fewer than that.
     """
-    from data.dataset import missing_names
+    from data.dataset import missing
 
-    names = [run.name for run in kept if not missing_names(run.settings.data)]
+    names = [run.name for run in kept if not missing(run.settings.data)]
     if len(names) < cells:
         rule = f"must be at most {len(names)}: so many kept runs have their data in data-root"
         raise SettingError("--cells", cells, rule)

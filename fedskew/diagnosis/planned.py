@@ -20,7 +20,7 @@ from fedskew.diagnosis.table import (
     site_table,
     table_of_samples,
 )
-from fedskew.experiments.lookup import find_all
+from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan
 from fedskew.formatting import site_names
 from server_app.run_folder import RunFolder
@@ -74,22 +74,21 @@ def of_run(folder: Path) -> Source:
     settings = {**defaults(), **origin["settings"]}
     fixed = has_fixed_features(settings["model"], settings["freeze"])
     training = Plan(settings["batch-size"], fixed)
-    return Source(str(folder), table, training, own_names=site_names(table.sites))
+    return Source(str(folder), table, training)
 
 
 def planned(title: str, run: RunSettings) -> Source:
     """Return the partition that settings give, with the moments of its features; the data are read."""
     federation = federate(run.data, run.general.seed)
     table = table_of_federation(federation)
-    moments = moments_of(federation)
-    return Source(title, table, plan_of(run), moments, site_names(table.sites))
+    return Source(title, table, plan_of(run), moments_of(federation))
 
 
 def table_of_federation(federation: Federation) -> SiteTable:
     """Return the counts of a federation, and whose its samples are. Raises TableError for one client."""
     return site_table(
         "these settings",
-        federation.client_names,
+        site_names(federation.client_names),
         federation.dataset.class_names,
         federation.counts_KC,
         subjects_of(federation),
@@ -100,12 +99,12 @@ def subjects_of(federation: Federation) -> Subjects | None:
     """Return the subjects of the clients' training samples; None where the data do not name them."""
     sites, counts = [], []
     for client, indices in enumerate(federation.train_indices):
-        subjects_N = federation.subjects(client)
+        subjects_N = federation.subjects("train", client)
         if subjects_N is None:
             return None
         names, index_N = np.unique(subjects_N, return_inverse=True)
         counts_SC = np.zeros((len(names), federation.dataset.num_classes), np.int64)
-        np.add.at(counts_SC, (index_N, federation.dataset.train_labels[indices]), 1)
+        np.add.at(counts_SC, (index_N, federation.dataset.train.labels[indices]), 1)
         counts.append(counts_SC)
         sites.append(np.full(len(names), client, np.int64))
     return Subjects(np.concatenate(sites), np.concatenate(counts))
@@ -145,7 +144,7 @@ def moments_of(federation: Federation) -> Moments | None:
     Of images they are those of all pixels, of a table of numbers of each column. None where the images are not in
     memory, as files are too slow to read for a line of text.
     """
-    inputs = federation.dataset.train_inputs
+    inputs = federation.dataset.train.inputs
     if not isinstance(inputs, np.ndarray):
         return None
     is_image = len(federation.dataset.shape) == 3

@@ -10,9 +10,8 @@ from typing import Any
 from data import SettingError
 from fedskew.experiments.claims import Better
 from fedskew.experiments.experiments import Experiment
-from fedskew.experiments.plan import Cell, plan
+from fedskew.experiments.plan import Cell, Tuned, plan, trials, values_of_rows
 from fedskew.experiments.plan import runs as runs_of
-from fedskew.experiments.tuning import Tuned, TuningRun, trials, values_of_rows
 from fedskew.formatting import plural
 from fedskew.report.format import chance_of, named, plain, scale_of
 from fedskew.report.inference import Estimate
@@ -352,7 +351,7 @@ def gather(
         warnings=tuple(warnings),
         command=command([experiment.name], overrides, file),
         tuned=tuned,
-        trial_runs={trial.cell.run.run_id for trial in tried},
+        trial_runs={trial.run.run_id for trial in tried},
     )
 
 
@@ -374,9 +373,9 @@ def seed_result(cell: Cell, run: Run, selection: str = "last") -> SeedResult | N
     return SeedResult(cell, run, points, selection=selection) if points else None
 
 
-def tuned_by(tried: Sequence[TuningRun], experiment: Experiment) -> list[Tuned]:
+def tuned_by(tried: Sequence[Cell], experiment: Experiment) -> list[Tuned]:
     """Return what trials gave, in the order of the experiment's columns and rows; only finished runs count."""
-    by_cell: dict[tuple[str, str], list[TuningRun]] = {}
+    by_cell: dict[tuple[str, str], list[Cell]] = {}
     for trial in tried:
         by_cell.setdefault((trial.row, trial.column), []).append(trial)
     found = []
@@ -385,12 +384,12 @@ def tuned_by(tried: Sequence[TuningRun], experiment: Experiment) -> list[Tuned]:
         scores = {}
         diverged = []
         for trial in of_cell:
-            run = Run.read(trial.cell.run)
-            result = seed_result(trial.cell, run, experiment.selection)
+            run = Run.read(trial.run)
+            result = seed_result(trial, run, experiment.selection)
             number = result.mean(metric) if result else None
-            scores[trial.value] = math.nan if number is None else number
+            scores[trial.tried] = math.nan if number is None else number
             if run.divergence is not None:
-                diverged.append(trial.value)
+                diverged.append(trial.tried)
         found.append(Tuned(row, column, scores, metric, diverged))
     return found
 

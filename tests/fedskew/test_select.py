@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -267,6 +268,20 @@ def test_an_option_that_cannot_be_is_refused(
     assert caught.value.key == key
 
 
+def test_auroc_decides_only_where_it_is_measured(selecting: Selecting, tmp_path: Path) -> None:
+    file = tmp_path / "classes.npz"
+    labels = np.arange(404) % 101
+    inputs = np.zeros((404, 1, 8, 8), dtype=np.uint8)
+    arrays = {"train_images": inputs, "train_labels": labels}
+    np.savez(file, **arrays, test_images=inputs, test_labels=labels)
+    data = {"dataset": f"npz:{file}", "classes": "101", "input-shape": "1x8x8", "clients": 2}
+    data["partition"] = "iid"
+    with pytest.raises(SettingError) as caught:
+        selecting(good_at("fedshift", 5.0), settings=data, target="auroc")
+    assert caught.value.key == "--target"
+    assert selecting(good_at("fedshift", 5.0), settings=data, target="accuracy").experiments
+
+
 def test_an_interval_over_seeds_alone_is_wider_where_their_samples_overlap() -> None:
     gain = with_interval({0: 1.0, 1: 2.0, 2: 3.0, 3: 2.0}, [(None, None)] * 4, ("a", "b"))
     assert gain.interval is not None
@@ -283,7 +298,7 @@ def test_a_table_of_counts_is_dealt_exactly(tmp_path: Path) -> None:
     federation = federate(DataSettings(partition_file=str(file)), 0)
     assert federation.counts_KC[:, :3].tolist() == [[5, 0, 2], [1, 7, 3]]
     assert federation.counts_KC.sum() == 18
-    assert {*federation.dataset.test_labels[federation.global_test].tolist()} == {0, 1, 2}
+    assert {*federation.dataset.test.labels[federation.global_test].tolist()} == {0, 1, 2}
     table.write_text("site,a,b\nnorth,500,0\nsouth,1,7\n")
     with pytest.raises(DataError, match="class a has 501 samples"):
         partition_by_counts(table, {"results": str(tmp_path)})

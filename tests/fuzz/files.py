@@ -38,7 +38,7 @@ from data.package_files import ROOT
 from data.partition_files import SavedPartition, read, save
 from data.readers.catalog import NAMED_KINDS
 from data.readers.user_data import KINDS
-from fedskew.experiments.experiments import load_experiments, load_suites
+from fedskew.experiments.experiments import Experiment, entries_in
 from fedskew.experiments.plan import plan
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.record import ModelNumbers, RoundRecord
@@ -168,7 +168,7 @@ OWN_DATA: dict[str, tuple[Files, str]] = {
 def loaded(settings: DataSettings) -> list[Any]:
     """Return inputs and labels of both sides."""
     data = load(settings)
-    pairs = ((data.train_inputs, data.train_labels), (data.test_inputs, data.test_labels))
+    pairs = ((data.train.inputs, data.train.labels), (data.test.inputs, data.test.labels))
     return [(np.asarray(inputs[:]).tolist(), labels.tolist()) for inputs, labels in pairs]
 
 
@@ -224,12 +224,18 @@ def written_subjects() -> list[Subject]:
 def partition_subject() -> Subject:
     """A partition file with changed bytes."""
     parts = tuple(np.arange(9).reshape(3, 3))
-    partition = SavedPartition("a" * 64, parts, np.arange(5), (0, 1, 0), np.array([9, 10]))
+    partition = SavedPartition(
+        data="a" * 64,
+        train=parts,
+        test=np.arange(5),
+        domains=(0, 1, 0),
+        holdout=np.array([9, 10]),
+    )
 
     def read_file(folder: Path) -> Any:
         partition = read(str(folder / "own.json"))
         parts = [part.tolist() for part in (*partition.train, partition.test, partition.holdout)]
-        return partition.content, parts, partition.domains
+        return partition.data, parts, partition.domains
 
     return subject(
         "partition file", written_by(lambda folder: save(folder / "own.json", partition)), read_file
@@ -240,10 +246,8 @@ def experiments_subjects() -> list[Subject]:
     """A file of experiments with changed bytes, and one with changed contents."""
 
     def read_file(folder: Path) -> Any:
-        known, suites = (
-            read(folder / "experiments.yaml") for read in (load_experiments, load_suites)
-        )
-        return known, suites, [plan(experiment) for experiment in known.values()]
+        known = entries_in(folder / "experiments.yaml")
+        return known, [plan(entry) for entry in known.values() if isinstance(entry, Experiment)]
 
     whole = yaml.safe_dump(EXPERIMENTS, sort_keys=False).encode()
     contents = altered(EXPERIMENTS).map(lambda tree: yaml.safe_dump(tree).encode())

@@ -12,8 +12,8 @@ from command_line import FedSkew
 from scipy.stats import kurtosis
 
 from data import DataSettings, Federation, federate
-from fedskew.diagnosis.planned import moments_of, table_of_federation
-from fedskew.diagnosis.rules import CLOSED_FORM, Plan, diagnose, recommended_order
+from fedskew.diagnosis.planned import moments_of
+from fedskew.diagnosis.rules import CLOSED_FORM
 from server_app.composition import closed_form_methods
 
 
@@ -54,6 +54,7 @@ def test_settings_an_experiment_and_a_run_are_diagnosed(
 ) -> None:
     words = ("--set", "alpha=0.05", "--set", "seed=3")
     (planned,) = json.loads(fedskew("diagnose", *words, "--json")[1])
+    assert planned["of"].startswith("digits, partition lda, seed 3 (FedSkew's simulated partition")
     sizes_K = federate(DataSettings(alpha=0.05), 3).counts_KC.sum(1)
     assert planned["statistics"]["largest"] == sizes_K.max()
     assert planned["skews"][0]["name"] == "label"
@@ -83,11 +84,6 @@ def test_heads_in_closed_form_come_first_where_features_stay_as_they_are(
 
 def test_the_heads_to_try_first_are_all_there_are() -> None:
     assert sorted(CLOSED_FORM) == sorted(closed_form_methods())
-    diagnosis = diagnose(table_of_federation(federate(DataSettings(alpha=0.05), 3)))
-    methods = ["fedavg", "fed3r", "fedshift", "fed-lda"]
-    assert recommended_order(diagnosis, methods)[0] == "fedshift"
-    fixed = replace(diagnosis, plan=Plan(fixed_features=True))
-    assert recommended_order(fixed, methods) == ["fed-lda", "fed3r", "fedshift", "fedavg"]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +186,7 @@ def test_a_features_kurtosis_is_that_of_all_sites_around_their_own_means(tmp_pat
     moments = moments_of(federation)
     assert moments is not None and moments.kurtosis_F is not None
     assert moments.features == ("number 1 of 1",)
-    inputs = np.asarray(federation.dataset.train_inputs, np.float64)
+    inputs = np.asarray(federation.dataset.train.inputs, np.float64)
     parts = [inputs[part, 0] for part in federation.train_indices]
     pooled = np.concatenate([part - part.mean() for part in parts])
     assert moments.kurtosis_F == pytest.approx([kurtosis(pooled, fisher=False)], rel=1e-5)
@@ -202,7 +198,7 @@ def test_noise_that_clients_add_counts_in_their_deviations() -> None:
     settings = DataSettings("digits-plain", clients=4, partition="iid")
     quiet = federate(settings, 0)
     loud = federate(replace(settings, noise=0.5), 0)
-    inputs = quiet.dataset.train_inputs
+    inputs = quiet.dataset.train.inputs
     assert isinstance(inputs, np.ndarray)
     scale = 255.0 if inputs.dtype == np.uint8 else 1.0
     without = moments_of(quiet)
