@@ -143,20 +143,12 @@ class Document:
     @property
     def short_table(self) -> Table:
         """The main table with every row's difference from the reference row below its numbers."""
-        experiment = self.results.experiment
-        if experiment.reaches:  # the table has rounds, the differences have not
-            return self.main
-        rows = [list(cells) for cells in self.main.rows]
-        for place, column in enumerate(self.results.columns, 1):
-            of_row = {one.row.row: one for one in differences(column)}
-            for row, cells in zip(column.rows, rows, strict=True):
-                if row.row in of_row:
-                    one = of_row[row.row]
-                    words = one.in_words + "*" * one.distinguishable
-                    below = "; ".join(filter(None, (cells[place].below, words)))
-                    cells[place] = replace(cells[place], below=below)
-        last = f"Last, the difference from {self.results.reference} (95 % interval; * distinguishable)."
-        return replace(self.main, rows=rows, caption=f"{self.main.caption} {last}")
+        return main_table(self.results, beside_reference)
+
+
+def beside_reference(column: ColumnResults) -> dict[str, str]:
+    """Return by row the difference from the reference row, with a star where it is distinguishable."""
+    return {one.row.row: one.in_words + "*" * one.distinguishable for one in differences(column)}
 
 
 def document(results: ExperimentResults) -> Document:
@@ -284,15 +276,15 @@ def settings_in_words(flat: Sequence[Mapping[str, Scalar]]) -> str:
         shown |= dict.fromkeys(key for key, value in settings.items() if value != usual[key])
     texts = []
     for key in shown:
-        values = dict.fromkeys(str(settings[key]) for settings in flat if key in settings)
+        values = distinct((settings.get(key, "") for settings in flat), " or ")
         if values and key not in elsewhere:
-            texts.append(f"{key} {' or '.join(values)}")
+            texts.append(f"{key} {values}")
     return ", ".join(texts)
 
 
-def distinct(texts: Iterable[str]) -> str:
+def distinct(texts: Iterable[object], between: str = "; ") -> str:
     """Return the distinct texts."""
-    return "; ".join(dict.fromkeys(filter(None, texts)))
+    return between.join(dict.fromkeys(filter(None, map(str, texts))))
 
 
 def data(run: Run) -> str:
@@ -310,7 +302,7 @@ def clients(runs: Sequence[Run]) -> str:
     sites = distinct(", ".join(run.sites) for run in runs if run.agreement)
     if sites:
         return f"{sites}; how many samples of which class each holds is known there alone"
-    text = " or ".join(dict.fromkeys(str(run.settings.data.clients) for run in runs))
+    text = distinct((run.settings.data.clients for run in runs), " or ")
     sizes = [sum(counts_C) for run in runs for counts_C in run.samples.get("train", ())]
     return f"{text}, {span(sizes)} training samples each" if sizes else text
 
@@ -319,10 +311,11 @@ def tested(runs: Sequence[Run]) -> str:
     """Return on what the models were tested, and by whom."""
     if any(run.agreement for run in runs):
         return "by the sites, each on its own test set, whose size is known there alone"
-    by_whom = {run.records[-1].evaluated_by: None for run in runs if run.records}
-    texts = [f"by the {name}" for name in by_whom if name != "nobody"]
+    by_whom = [run.records[-1].evaluated_by for run in runs]
+    shown = [distinct(f"by the {name}" for name in by_whom if name != "nobody")]
     sizes = [sum(run.samples["test"]) for run in runs if run.samples]
-    shown = ["; ".join(texts), f"{span(sizes)} test samples" if sizes else ""]
+    if sizes:
+        shown.append(f"{span(sizes)} test samples")
     return ", ".join(filter(None, shown))
 
 

@@ -132,7 +132,15 @@ def lines(
             marker = "o" if len(xs) == 1 else ""
             (line,) = axes.plot(xs, ys, marker=marker, label=row if points else "_")
             if band and len(by_row) <= MOST_BANDS:
-                axes.fill_between(xs, *band, color=line.get_color(), alpha=0.13, linewidth=0)
+                lower, upper = band
+                axes.fill_between(
+                    xs,
+                    lower,
+                    upper,
+                    color=line.get_color(),
+                    alpha=0.13,
+                    linewidth=0,
+                )
         if dotted is not None:
             reference_x, reference_y, label = dotted
             axes.plot(reference_x, reference_y, ":k", linewidth=0.8, label=label)

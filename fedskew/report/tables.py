@@ -127,10 +127,16 @@ def spread_words(found: Estimate | None, metric: str = "") -> str:
     return mean if found.sd is None else f"{mean} ± {plain(found.sd, metric)}"
 
 
-def main_table(results: ExperimentResults) -> Table:
+def main_table(
+    results: ExperimentResults, compared: Callable[[ColumnResults], Mapping[str, str]] | None = None
+) -> Table:
     """Return ours beside the paper's: mean and standard deviation, below them the paper's number and what is missing.
 
     A number is strong where it is the highest of the column's rows that have all seeds, and better than chance.
+
+    Args:
+        results: of an experiment.
+        compared: returns a column's differences from the reference row by row, which then stand below, too.
     """
     experiment = results.experiment
     metrics = {column.metric for column in results.columns}
@@ -143,8 +149,12 @@ def main_table(results: ExperimentResults) -> Table:
             below = f"{metric}, {below}"
         headings.append(TableCell(column.name or metric, below))
         best = best_mean(experiment, column)
+        # Differences are of numbers, and this table can have rounds.
+        differences = {} if compared is None or experiment.reaches else compared(column)
         for row, line in zip(column.rows, lines, strict=True):
-            line.append(main_cell(experiment, row, column, best))
+            cell = main_cell(experiment, row, column, best)
+            below = filter(None, [cell.below, differences.get(row.row)])
+            line.append(replace(cell, below="; ".join(below)))
 
     seeds = ", ".join(map(str, results.seeds))
     what = words_and_unit(experiment.metric) if len(metrics) == 1 else "each column's number"
@@ -155,7 +165,11 @@ def main_table(results: ExperimentResults) -> Table:
     if len(results.seeds) == 1:
         over = f"of seed {seeds}"
     beside = "; below, the paper's number and ours minus it" if experiment.cells else ""
-    return table(f"{what}, {over}{beside}.", headings, lines)
+    caption = f"{what}, {over}{beside}."
+    if compared is not None and not experiment.reaches:
+        last = f"the difference from {results.reference} (95 % interval; * distinguishable)"
+        caption += f" Last, {last}."
+    return table(caption, headings, lines)
 
 
 def mark(experiment: Experiment, about: str) -> str:
