@@ -90,10 +90,14 @@ class Part:
 
     def over_seeds(self, margins: Mapping[int, Margin]) -> Estimate:
         """Return the difference from its margins by seed."""
-        differences = {seed: margin.difference for seed, margin in margins.items()}
-        pairs = [margin.strata for margin in margins.values()]
-        rounding = max(margin.rounding for margin in margins.values())
-        return with_interval(differences, pairs, self.names, self.by, rounding)
+        differences = {}
+        examples = []
+        rounding = 0.0
+        for seed, margin in margins.items():
+            differences[seed] = margin.difference
+            examples.append(margin.strata)
+            rounding = max(rounding, margin.rounding)
+        return with_interval(differences, examples, self.names, self.by, rounding)
 
 
 @dataclass(frozen=True)
@@ -399,8 +403,11 @@ class Compared:
 
     def sum(self, name: str, by: float, terms: Sequence[tuple[float, RowResults]]) -> Part:
         """Return a weighted sum of numbers as a part."""
-        weights = tuple(weight for weight, _ in terms)
-        rows = [row for _, row in terms]
+        weights = []
+        rows = []
+        for weight, row in terms:
+            weights.append(weight)
+            rows.append(row)
         names = (" ".join(self.claim.rows), name)
         return Part(name, by, rows, partial(weighted, weights), names)
 
@@ -475,7 +482,7 @@ def shape_of(claim: Contrast, columns: Sequence[str]) -> Sums:
 # ---- the difference of one seed --------------------------------------------------------------------------------------
 
 
-def weighted(weights: tuple[float, ...], *runs: SeedResult) -> Margin:
+def weighted(weights: Sequence[float], *runs: SeedResult) -> Margin:
     """Return a weighted sum of the runs' numbers."""
     values = []
     for weight, run in zip(weights, runs, strict=True):
@@ -483,7 +490,7 @@ def weighted(weights: tuple[float, ...], *runs: SeedResult) -> Margin:
         values.append(weight * run.number)
     total = math.fsum(values)
     # The test examples are known to add to a plain difference of two numbers alone.
-    if weights != (1.0, -1.0):
+    if [*weights] != [1.0, -1.0]:
         return Margin(total)
     better, than = runs
     return Margin(total, (strata(better), strata(than)))
@@ -514,8 +521,9 @@ def smoother(better: SeedResult, than: SeedResult) -> Margin | str:
 
 def series_margin(claim: Series, side: str, run: SeedResult) -> Margin | str:
     """Return how far a number by round is on the right side of one of its bounds: below, falls or above."""
-    values = [*run.by_round.values()]
-    late = [value for round, value in run.by_round.items() if round >= claim.by_round]
+    by_round = run.by_round
+    values = [*by_round.values()]
+    late = [value for round, value in by_round.items() if round >= claim.by_round]
     if len(values) < 2 or not late:
         return f"{claim.row}'s records have no {words(claim.series)} by round"
     if side == "below" and claim.below is not None:

@@ -12,7 +12,7 @@ from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_table, differences
 from fedskew.report.format import NONE, SELECTION_WORDS, Table, table, words
 from fedskew.report.inference import RESAMPLES
-from fedskew.report.results import ColumnResults, ExperimentResults, SeedResult
+from fedskew.report.results import ColumnResults, ExperimentResults
 from fedskew.report.rounds_to_target import reach_table
 from fedskew.report.runs import Run
 from fedskew.report.tables import (
@@ -325,15 +325,15 @@ def span(values: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def seconds_of(runs: Sequence[SeedResult]) -> dict[str, float]:
+def seconds_of(runs: Sequence[Run]) -> dict[str, float]:
     """Return mean seconds per round by PARTS over runs.
 
     Clients' own time is divided by the processes that shared it, which is exact when all were equally busy.
     """
     by_run = []
-    for measured in runs:
+    for run in runs:
         by_round = []
-        for record in measured.run.records:
+        for record in run.records:
             seconds = record.seconds
             work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
             rest = seconds.round - work - seconds.server - seconds.evaluation
@@ -344,14 +344,16 @@ def seconds_of(runs: Sequence[SeedResult]) -> dict[str, float]:
 
 def seconds_by_training(column: ColumnResults) -> dict[str, dict[str, float]]:
     """Return the seconds per round of a column's trainings, by the rows that each serves: one run per seed."""
-    by_name: dict[str, list[SeedResult]] = {}
-    for run in column.runs:
-        by_name.setdefault(run.run.name, []).append(run)
-    by_rows: dict[str, list[SeedResult]] = {}
-    for same in by_name.values():
-        rows = ", ".join(run.cell.row for run in same)
-        by_rows.setdefault(rows, []).append(same[0])
-    return {rows: seconds_of(runs) for rows, runs in by_rows.items()}
+    rows_of: dict[str, list[str]] = {}
+    runs: dict[str, Run] = {}
+    for measured in column.runs:
+        name = measured.run.name
+        runs[name] = measured.run
+        rows_of.setdefault(name, []).append(measured.cell.row)
+    by_rows: dict[str, list[Run]] = {}
+    for name, rows in rows_of.items():
+        by_rows.setdefault(", ".join(rows), []).append(runs[name])
+    return {rows: seconds_of(group) for rows, group in by_rows.items()}
 
 
 def time_table(column: ColumnResults) -> Table:

@@ -283,10 +283,14 @@ class ExperimentResults:
 
     def column(self, name: str) -> ColumnResults:
         """Return a column by the number that the table shows there."""
-        rows = [self.of(row.label, name) for row in self.experiment.rows]
-        (reference,) = [row for row in rows if row.row == self.reference]
-        metric = self.experiment.metric_of(name)
-        return ColumnResults(name, metric, self.experiment.selection, rows, reference)
+        experiment = self.experiment
+        return ColumnResults(
+            name=name,
+            metric=experiment.metric_of(name),
+            selection=experiment.selection,
+            rows=[self.of(row.label, name) for row in experiment.rows],
+            reference=self.of(self.reference, name),
+        )
 
     def of(self, row: str, column: str, metric: str = "", selection: str = "") -> RowResults:
         """Return a row in a column, by the table's number where none is named."""

@@ -197,8 +197,12 @@ class Run:
         """The settings with an effect on numbers that settings.json has otherwise than planned; unnamed is default."""
         planned = defaults() | self.settings.flat()
         recorded = defaults() | self.origin["settings"]
-        keys = {*planned, *recorded} - WITHOUT_EFFECT_ON_NUMBERS
-        return [key for key in sorted(keys) if planned.get(key) != recorded.get(key)]
+        different = []
+        for key in sorted({*planned, *recorded}):
+            is_other = planned.get(key) != recorded.get(key)
+            if is_other and key not in WITHOUT_EFFECT_ON_NUMBERS:
+                different.append(key)
+        return different
 
 
 def warnings_of(cells: Iterable[Cell], runs: Mapping[str, Run]) -> list[str]:
