@@ -210,7 +210,7 @@ def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
     chosen = replace(results, experiment=replace(results.experiment, selection=round))
     rows = [row for column in chosen.columns for row in column.rows]
     rule = f"is not there: no finished run of {name} has keep-best, which keeps its best round"
-    if round != "last" and not any(row.points for row in rows):
+    if round != "last" and not any(row.numbers for row in rows):
         raise SettingError("--round", round, rule)
     return chosen
 

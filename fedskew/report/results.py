@@ -149,11 +149,6 @@ class RowResults:
         return next((run for run in self.runs if run.seed == seed), None)
 
     @property
-    def points(self) -> list[Point]:
-        """The rounds that are selected, of all runs."""
-        return [point for run in self.runs for point in run.selected]
-
-    @property
     def numbers(self) -> dict[int, float]:
         """The number by seed, of the seeds that have it."""
         by_seed = {run.seed: run.number for run in self.runs}

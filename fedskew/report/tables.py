@@ -153,8 +153,8 @@ def main_table(
         differences = {} if compared is None or experiment.reaches else compared(column)
         for row, line in zip(column.rows, lines, strict=True):
             cell = main_cell(experiment, row, column, best)
-            below = filter(None, [cell.below, differences.get(row.row)])
-            line.append(replace(cell, below="; ".join(below)))
+            texts = [cell.below, differences.get(row.row, "")]
+            line.append(replace(cell, below="; ".join(filter(None, texts))))
 
     seeds = ", ".join(map(str, results.seeds))
     what = words_and_unit(experiment.metric) if len(metrics) == 1 else "each column's number"
