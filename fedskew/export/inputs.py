@@ -12,31 +12,41 @@ from torch import Tensor
 
 from data import DataError, DataSettings, Samples, SettingError
 from data.errors import Remedy
-from data.readers import medians
-from data.readers.array_conversion import check_convertible, converted
+from data.readers.array_conversion import check_form, checked, converted
 from data.readers.catalog import labels_file
 from data.readers.dicom_headers import PATIENT, Header, headers_of, notes_of_others
-from data.readers.folder import below, class_folders, class_number, read_split, visible
+from data.readers.folder import (
+    below,
+    checked_keyword,
+    class_folders,
+    class_number,
+    key_of,
+    label_table,
+    read_split,
+    visible,
+)
 from data.readers.image_files import ImageFiles
-from data.readers.input_columns import ORDER_COUNTS, order_of
-from data.readers.labels import checked_keyword, key_of, label_table
-from data.readers.metadata import left_out as rows_left_out
-from data.readers.npz import Arrays, read_arrays
+from data.readers.input_columns import (
+    ORDER_COUNTS,
+    column_labels,
+    fill,
+    notes_of_gaps,
+    order_of,
+)
+from data.readers.npz import Arrays, read_arrays, without_gaps
 from data.readers.rows import (
     DROP_ROWS,
     LABEL,
     LIKE_LABELS,
-    check_length,
+    Table,
     cure_of,
-    header_of,
     is_missing,
     like_labels,
-    named,
-    opened,
-    writing_of,
+    read_table,
 )
-from data.readers.splits import Split, checked
-from data.readers.tables import Numbers, checked_path
+from data.readers.rows import left_out as rows_left_out
+from data.readers.splits import Split
+from data.readers.tables import checked_paths, read_numbers
 from data.readers.user_data import input_columns, kind_of_path, read_own
 from data.text import name_list, printable
 from fedskew.export.model_folder import Description
@@ -182,7 +192,7 @@ def npz(path: Path, about: Description, settings: DataSettings, prefix: str = ""
         (images_key,),
         ((labels_key,),),
         settings,
-        check=lambda heads: check_convertible(split_of(heads)),
+        check=lambda heads: check_form(split_of(heads)),
     )
     is_labeled = labels_key in arrays
     reading = settings if is_labeled else replace(settings, first_label=0)
@@ -193,10 +203,11 @@ def npz(path: Path, about: Description, settings: DataSettings, prefix: str = ""
     if len(about.shape) == 1:
         columns = input_columns(f"npz:{path.absolute()}", settings)
         # Each row's number goes with it where others are left out.
-        split = replace(split, groups=np.arange(len(names)))
-        splits, notes = medians.without_gaps({"": split}, columns, settings)
-        split = splits[""]
-        kept_N = split.groups
+        split, dropped = without_gaps(
+            replace(split, sites=np.arange(len(names))), columns, settings
+        )
+        notes = rows_left_out(dropped)
+        kept_N = split.sites
         assert kept_N is not None
         left_out = [name for row, name in enumerate(names) if row not in kept_N]
         names = [names[row] for row in kept_N]
@@ -205,7 +216,7 @@ def npz(path: Path, about: Description, settings: DataSettings, prefix: str = ""
             images = images[:, order_of(columns, about.input_columns, str(path), "the model")]
         else:
             notes.append(f"{path if about.input_columns else 'the model'}: {ORDER_COUNTS}")
-        split = replace(split, images=filled(images, path, about, notes), groups=None)
+        split = replace(split, images=filled(images, path, about, notes), sites=None)
     images, labels_N = checked(split, about.shape, len(about.class_names))
     labels = [about.class_names[number] if is_labeled else "" for number in labels_N]
     return Read(images, names, labels, left_out=left_out, notes=notes)
@@ -224,9 +235,9 @@ def filled(
     if not about.medians:
         rule = "values are missing, and the model keeps no medians of its training rows to fill them with"
         raise DataError(rule, where=str(path), remedy=(DROP_ROWS, " leaves out such rows"))
-    names = medians.column_labels(about.input_columns, vectors_NF.shape[1])
-    notes += medians.notes_of_gaps(np.isnan(vectors_NF).sum(0), names)
-    return medians.fill(vectors_NF, np.array(about.medians))
+    names = column_labels(about.input_columns, vectors_NF.shape[1])
+    notes += notes_of_gaps(np.isnan(vectors_NF).sum(0), names)
+    return fill(vectors_NF, np.array(about.medians))
 
 
 def image_files(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -275,7 +286,7 @@ def image_files(path: Path, about: Description, settings: DataSettings) -> Read:
     if table_file:
         table = label_table(table_file, path, settings)
         keys = map(key_of, [table.key] * len(names), names, of_images)
-        labels = [table.rows[key][1][LABEL] if key in table.rows else "" for key in keys]
+        labels = [table.rows[key][LABEL] if key in table.rows else "" for key in keys]
     notes = notes_of_others(root, files, images)
     if is_tree and not settings.labels:
         rule = "no folder is called as a class, so the DICOM files are predicted without labels"
@@ -299,78 +310,54 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
             "the model has no names of its columns: must be an npz file with images (N, features)"
         )
         raise DataError(rule, where=str(path))
-    with opened(path, settings, {*LIKE_LABELS, *map(str.lower, inputs)}) as rows:
-        header = header_of(path, rows)
-        table = {}
-        for line, row in rows:
-            check_length(path, line, row, header)
-            table[line] = row
-    if not table:
+    table = read_table(path, settings, {*LIKE_LABELS, *map(str.lower, inputs)})
+    rows = list(range(len(table.lines)))
+    if not rows:
         raise DataError("holds no row to predict", where=str(path))
 
-    others = [name for name in header if name not in inputs]
+    others = [name for name in table.header if name not in inputs]
     columns = {role: settings.column_names.get(role, role) for role in (LABEL, "path")}
     notes: list[str] = []
     left_out: list[str] = []
     images: Images
     if inputs:
-        images, left_out = vectors_of(path, header, table, about, settings, notes)
-        names = [f"row {line}" for line in table]
+        images, rows, left_out = vectors_of(table, about, settings, notes)
+        names = [f"row {table.lines[row]}" for row in rows]
     else:
-        root = path.parent.resolve()
-        require_column(path, header, columns["path"], "path", settings)
-        place = header.index(columns["path"])
-        names = []
-        for line, row in table.items():
-            names.append(checked_path(path, line, root, row[place].strip(), settings))
+        require_column(path, table.header, columns["path"], "path", settings)
+        names = checked_paths(table, table.columns[columns["path"]], rows, settings)
         images = ImageFiles.of(path.parent, names, about.shape, settings)
 
-    cells = []
-    for row in table.values():
-        cells.append({name: row[header.index(name)] for name in others})
+    cells = [{name: table.columns[name][row] for name in others} for row in rows]
     if settings.columns != about.columns and LABEL in settings.column_names:
         require_column(path, others, columns[LABEL], LABEL, settings)
-    labels = [row.get(columns[LABEL], "").strip() for row in cells]
+    labels = [row.get(columns[LABEL], "") for row in cells]
     alike = like_labels(others)
     if len(alike) == 1 and columns[LABEL] not in others and LABEL not in settings.column_names:
         way = cure_of(settings, {LABEL: alike[0]})
         notes.append(f"no column is the label, so there are no metrics; if {alike[0]} is: {way}")
-    return Read(images, names, labels, [*table], cells, left_out, notes)
+    lines = [table.lines[row] for row in rows]
+    return Read(images, names, labels, lines, cells, left_out, notes)
 
 
 def vectors_of(
-    path: Path,
-    header: Sequence[str],
-    table: dict[int, list[str]],
-    about: Description,
-    settings: DataSettings,
-    notes: list[str],
-) -> tuple[NDArray[np.generic], list[str]]:
-    """Return the numbers of a table's rows, and what is missing in each row that is left out, which `table` loses.
+    table: Table, about: Description, settings: DataSettings, notes: list[str]
+) -> tuple[NDArray[np.generic], list[int], list[str]]:
+    """Return the numbers of a table's rows, the rows that are left, and what is missing in each other one.
 
     Raises:
         DataError: a column is missing, a cell is no number, or a missing value is refused.
     """
     inputs = about.input_columns
     # Of columns that are no inputs nothing is said.
-    order_of([name for name in header if name in inputs], inputs, str(path), "the model")
-    places = [header.index(name) for name in inputs]
-    known = {*LIKE_LABELS, *named(settings), *map(str.lower, inputs)}
-    commas = writing_of(path, known).separator != ","
-    numbers = Numbers(path, header, {}, settings, commas=commas, of_model=True)
-    values, left_out = [], []
-    for line, row in list(table.items()):
-        numbers_F, gap = numbers.read_row(line, row, places)
-        if gap and settings.missing == "drop":
-            left_out.append(gap)
-            del table[line]
-        else:
-            values.append(numbers_F)
-    if not table:
-        raise DataError(f"has a missing value in every row: {left_out[0]}", where=str(path))
-    if left_out:
-        notes.append(rows_left_out(left_out))
-    return filled(np.array(values, np.float32), path, about, notes), left_out
+    present = [name for name in table.header if name in inputs]
+    order_of(present, inputs, str(table.path), "the model")
+    every_row = range(len(table.lines))
+    numbers_NF, rows, left_out = read_numbers(table, inputs, every_row, settings)
+    if not rows:
+        raise DataError(f"has a missing value in every row: {left_out[0]}", where=str(table.path))
+    notes += rows_left_out(left_out)
+    return filled(numbers_NF, table.path, about, notes), rows, left_out
 
 
 def require_column(
