@@ -331,10 +331,7 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
     images = [entry for entry in candidates if entry in headers and headers[entry].has_image]
     if not images:
         rule = f"holds no DICOM image, and labels = {settings.labels!r} is for those"
-        remedy = (
-            "a table with columns path and label of other images is a data set itself: csv:FILE"
-        )
-        raise DataError(rule, where=str(path), remedy=remedy)
+        raise DataError(rule, where=str(path), remedy="for other images: csv:FILE")
     by_name = {entry.relative_to(path).as_posix(): headers[entry] for entry in images}
     where = str(file or path)
     if file:

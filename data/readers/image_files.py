@@ -86,6 +86,11 @@ class ImageFiles:
         """Return the file of one image."""
         return self.root / self.name(index)
 
+    @property
+    def paths(self) -> list[Path]:
+        """The files of all images."""
+        return [self.path(index) for index in range(len(self))]
+
     def only(self, indices: NDArray[np.int64]) -> "ImageFiles":
         """Return some of the images, still undecoded."""
         return replace(self, names=np.ascontiguousarray(self.names[indices]))

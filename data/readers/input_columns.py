@@ -95,16 +95,21 @@ def filled(raw: Raw, settings: DataSettings) -> Raw:
             rule = "no training row has a number, so there is no median to fill it with"
             remedy = (cure_of(settings, {}, [name]), " leaves it out")
             raise DataError(f"column {name}: {rule}", where=raw.train.where, remedy=remedy)
-    splits = {}
+    splits = raw.splits
     gaps_F = np.zeros(len(names), np.int64)
-    for key, split in raw.splits.items():
+    for key, split in splits.items():
         inputs_NF = vectors_of(split)
         # Another width is refused where the shape is checked.
         if inputs_NF is not None and inputs_NF.shape[1:] == medians_F.shape:
             gaps_F += np.isnan(inputs_NF).sum(axis=0)
             splits[key] = replace(split, images=fill(inputs_NF, medians_F))
-    notes = (*raw.notes, *notes_of_gaps(gaps_F, names))
-    return replace(raw, **splits, medians=tuple(medians_F.tolist()), notes=notes)
+    return Raw.of(
+        splits,
+        notes=(*raw.notes, *notes_of_gaps(gaps_F, names)),
+        sites=raw.sites,
+        input_columns=raw.input_columns,
+        medians=tuple(medians_F.tolist()),
+    )
 
 
 def fill(inputs_NF: NDArray[np.generic], medians_F: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -117,7 +122,7 @@ def notes_of_gaps(gaps_F: NDArray[np.int64], names: Sequence[str]) -> list[str]:
     total = int(gaps_F.sum())
     if not total:
         return []
-    counts = [f"{gaps_F[place]} of {names[place]}" for place in np.flatnonzero(gaps_F)]
+    counts = [f"{gaps_F[place]} of {names[place]}" for place in np.flatnonzero(gaps_F).tolist()]
     cells = "1 empty cell" if total == 1 else f"{total} empty cells"
     return [f"missing = median fills {cells}: {', '.join(counts)}"]
 

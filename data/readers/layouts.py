@@ -177,7 +177,7 @@ def _imagenet_lt(name: str, root: Path, settings: DataSettings, shape: tuple[int
             raise DataError(rule, where=str(folder / files[0][0]))
         if list_file.is_file():
             splits[key] = _split(folder, files, key, shape, settings, central=True)
-    return Raw(**splits)
+    return Raw.of(splits)
 
 
 def _abide(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:

@@ -163,7 +163,7 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
     splits = with_subjects(splits)
     if splits["train"].images.ndim == 2 and not columns:
         notes.append(f"{ORDER_COUNTS}; an array columns can name them")
-    return filled(Raw(**splits, notes=tuple(notes), input_columns=columns), settings)
+    return filled(Raw.of(splits, notes=tuple(notes), input_columns=columns), settings)
 
 
 def without_gaps(

@@ -7,6 +7,7 @@ A reader of one's own files makes a `Manifest`: the inputs, and a column a role 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,11 @@ class Raw:
     """The names of the vectors' columns in order; empty for images, and where nothing names them."""
     medians: tuple[float, ...] = field(default=(), kw_only=True)
     """By which `missing = median` filled the vectors' columns, in order; empty under any other setting."""
+
+    @staticmethod
+    def of(splits: Mapping[str, Split], **stated: Any) -> "Raw":
+        """Return a data set of these splits, by key, with its other fields as stated."""
+        return Raw(splits["train"], splits["test"], splits.get("val"), **stated)
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -204,8 +210,8 @@ def divided(
     splits = {}
     for key in np.unique(side_N).tolist():
         splits[key] = everything.take(np.flatnonzero(side_N == key), key)
-    return Raw(
-        **splits,
+    return Raw.of(
+        splits,
         notes=manifest.notes,
         sites=manifest.sites,
         input_columns=manifest.input_columns,

@@ -69,8 +69,8 @@ def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
     images: NDArray[np.float32] | ImageFiles
     notes: list[Remedy] = []
     if "path" in roles:
-        files = checked_paths(table, cells.pop("path"), kept, settings)
-        images = ImageFiles.of(path.parent, files, ANY_SIZE, settings)
+        names_of_files = checked_paths(table, cells.pop("path"), kept, settings)
+        images = ImageFiles.of(path.parent, names_of_files, ANY_SIZE, settings)
         if inputs:
             notes.append(
                 (f"columns that are not used: {', '.join(inputs)}", *_hint(inputs, roles, settings))
@@ -82,11 +82,13 @@ def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
     else:
         others = ", ".join([*roles.values(), *settings.ignored_columns])
         raise DataError(f"there is no column of numbers beside {others}", where=str(path))
-    columns = {role: [column[place] for place in kept] for role, column in cells.items()}
+    columns: dict[str, Sequence[str]] = {
+        role: [column[place] for place in kept] for role, column in cells.items()
+    }
     check_labels(str(path), names[LABEL], columns[LABEL], names_of_classes(settings))
     if isinstance(images, ImageFiles) and not {"patient", "subject"} & columns.keys():
-        files_of_rows = [images.path(row) for row in range(len(images))]
-        known = origins_of(files_of_rows, headers_of(files_of_rows), settings, roles=("patient",))
+        files = images.paths
+        known = origins_of(files, headers_of(files), settings, roles=("patient",))
         columns |= known.columns
         names |= known.names
         notes += known.notes

@@ -65,8 +65,8 @@ def files_of_own(name: str, settings: DataSettings) -> list[Path]:
         return huggingface.files(path, settings)
     if kind != "folder":
         inputs = tables.scan(path, settings).inputs if kind == "csv" else None
-        images = range(len(inputs)) if isinstance(inputs, ImageFiles) else ()
-        return [existing(path), *(inputs.path(index) for index in images)]
+        images = inputs.paths if isinstance(inputs, ImageFiles) else []
+        return [existing(path), *images]
     if not path.is_dir():
         raise DataError("there is no such folder", where=str(path))
     files = sorted(file for file in path.rglob("*") if file.is_file())
