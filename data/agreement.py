@@ -76,6 +76,16 @@ def free_name(name: str) -> str:
     return name
 
 
+def names_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names as the setting `classes`, and headers of tables, have them. Raises ValueError for others."""
+    if any(name != name.strip() or not name for name in names):
+        raise ValueError("must be names without spaces around")
+    if len(set(names)) < len(names):
+        raise ValueError("must name each once")
+    return names
+
+
+Names = Annotated[Texts, AfterValidator(names_once)]
 Name = Annotated[
     str,
     matching(
@@ -117,10 +127,10 @@ class AgreedInputs(TomlTable):
     """The federation's name and its model's inputs and classes."""
 
     name: Name
-    classes: Texts = ()
+    classes: Names = ()
     """In order. Empty, as shape, mean and std, where another Flower app's federation does not state its inputs."""
     input_shape: str = ""
-    input_columns: Texts = ()
+    input_columns: Names = ()
     """The names of a table's input columns in order; empty for images, and where the file has none."""
     mean: Numbers = ()
     """One value, or one a channel, on the scale 0..1. () of vectors whose columns' sums over all sites decide."""
@@ -139,19 +149,12 @@ class AgreedInputs(TomlTable):
             return self
         # A table's columns are standardized by their sums over all sites where neither is there.
         by_sums = "x" not in self.input_shape.lower() and stated.isdisjoint(("mean", "std"))
-        required = (
-            ["classes", "input-shape"] if by_sums else ["classes", "input-shape", "mean", "std"]
-        )
-        for key in required:
-            if key not in stated:
+        for key in INPUT_KEYS:
+            is_optional = key == "input-columns" or (by_sums and key in ("mean", "std"))
+            if key not in stated and not is_optional:
                 raise BrokenRule(key, "is missing")
         if len(self.classes) < 2:
             raise BrokenRule("classes", "must be at least two names")
-        for key, names in (("classes", self.classes), ("input-columns", self.input_columns)):
-            if any(name != name.strip() or not name for name in names):
-                raise BrokenRule(key, "must be names without spaces around")
-            if len(set(names)) < len(names):
-                raise BrokenRule(key, "must name each once")
         try:
             shape = DataSettings(input_shape=self.input_shape).shape
             _ = DataSettings(classes=name_list(self.classes)).class_names
@@ -193,7 +196,7 @@ class Agreement(AgreedInputs, AgreedSites):
     min_sites: int
     """Sites without whose updates no round is taken."""
     sums: Literal["plain", "masked", ""] = ""
-    """How class counts and feature statistics leave the sites: each by itself, or under masks that cancel in the sum."""
+    """How class counts and feature statistics leave the sites: each by itself, or under masks that cancel."""
     backbone: Annotated[
         str,
         matching(
@@ -213,7 +216,7 @@ class Agreement(AgreedInputs, AgreedSites):
     @model_validator(mode="before")
     @classmethod
     def usual(cls, entries: dict[str, Any]) -> dict[str, Any]:
-        """Fill in more than half of the sites as min-sites, and masked sums where three or more sites all have a key."""
+        """Add min-sites, more than half of the sites, and sums, masked where all of three or more sites have a key."""
         sites = entries.get("site")
         tables = (
             [site for site in sites if isinstance(site, dict)] if isinstance(sites, list) else []

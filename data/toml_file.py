@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Strict, ValidationError
-from pydantic_core import ErrorDetails
 
 from data.errors import NO_VALUE, DataError
 
@@ -70,13 +69,14 @@ def table_of(model: type[Model], entries: Mapping[str, object], where: str) -> M
     try:
         return model.model_validate(entries)
     except ValidationError as error:
-        errors = error.errors()
-        unknown = [found for found in errors if found["type"] == "extra_forbidden"]
-        raise data_error((unknown or errors)[0], model, where) from None
+        raise data_error(error, model, where) from None
 
 
-def data_error(error: ErrorDetails, model: type[TomlTable], where: str) -> DataError:
-    """Return pydantic's error as ours."""
+def data_error(found: ValidationError, model: type[TomlTable], where: str) -> DataError:
+    """Return the first of pydantic's errors as ours, of an unknown key if there is one."""
+    errors = found.errors()
+    unknown = [error for error in errors if error["type"] == "extra_forbidden"]
+    error = (unknown or errors)[0]
     place = list(error["loc"])
     broken = error.get("ctx", {}).get("error")
     remedy = ""
