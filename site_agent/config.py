@@ -12,6 +12,7 @@ from data.agreement import Agreement, read_agreement
 from data.readers.catalog import KNOWN, labels_file
 from data.settings import OF_OWN, USUAL
 from data.sites import abide_name
+from data.text import is_whole
 from data.toml_file import Table, read_toml
 from site_agent.audit import Audit
 
@@ -246,7 +247,10 @@ def read_link(path: Path) -> Link:
     files = {key: path_in(link, path, key) for key in ("key", "ca")}
     for key, file in files.items():
         link.require(file.is_file(), key, f"there is no such file: {file}")
-    return Link(link.take("address", str), **files)
+    address = link.take("address", str)
+    host, _, port = address.rpartition(":")
+    link.require(bool(host) and is_whole(port), "address", "must be HOST:PORT")
+    return Link(address, **files)
 
 
 def read_sites(folder: Path) -> dict[int, Site]:

@@ -27,8 +27,9 @@ MOST_MESSAGES = 200
 """Messages after which a process is replaced, so that what a library leaks goes with it."""
 REFUSED = 7
 """flwr's code INVALID_FAB: what the site's policy does not let run, or leave."""
-RAISED = 2
-"""flwr's code for an error in place of a reply: CLIENT_APP_RAISED_EXCEPTION."""
+RAISED, CRASHED = 2, 8
+"""flwr's codes CLIENT_APP_RAISED_EXCEPTION and CLIENT_APP_CRASHED."""
+DIED = "the worker died"
 
 App = Callable[[Message, Context], Message]
 Leaving = list[dict[str, Any]]
@@ -54,11 +55,11 @@ class Pool:
         message: Message,
         context: Context,
         waiting: Callable[[], None],
-    ) -> tuple[Message, Leaving] | None:
-        """Run one message in the worker. Return the reply and what leaves in it, or None if the worker died.
+    ) -> tuple[Message, Leaving, str]:
+        """Run one message in the worker. Return the reply, what leaves in it, and why it was refused or failed, or "".
 
         `waiting` is called every second until then. `context` gets the app's new state, unless the app failed or its
-        reply was refused.
+        reply was refused. If the worker dies, the reply is an error, and the server asks again.
         """
         is_usable = self.process is not None and self.process.is_alive()
         if not is_usable or run != self.run or self.messages >= MOST_MESSAGES:
@@ -70,16 +71,16 @@ class Pool:
             while not (ready := wait([self.connection, self.process.sentinel], timeout=1.0)):
                 waiting()
             if self.connection in ready:
-                reply, rows, state = self.connection.recv()
+                reply, rows, why, state = self.connection.recv()
                 if state is not None:
                     context.state = state
-                return reply, rows
+                return reply, rows, why
         except (EOFError, BrokenPipeError, ConnectionResetError):
             pass
         self.process.join(1)
-        logger.error("the worker died (status %s)", self.process.exitcode)
+        logger.error("%s (status %s)", DIED, self.process.exitcode)
         self.end()
-        return None
+        return Message(Error(CRASHED, f"{DIED}; see the site's log"), reply_to=message), [], DIED
 
     def renew(self, run: int) -> None:
         """End the worker, if there is one, and start a new one for a run."""
@@ -117,6 +118,8 @@ def serve(
     threading.Thread(target=end_with_parent, daemon=True).start()
     while True:
         message, context = connection.recv()
+        rows: Leaving = []
+        why, state = "", None
         try:
             reply = app(message, context)
             rows = leaving(reply, message)
@@ -125,14 +128,12 @@ def serve(
             logger.error("refused: %s", error)
             reason = f"policy: {error.permission}"  # the site's numbers stay in its own log
             reply = Message(Error(REFUSED, reason), reply_to=message)
-            rows = [{"name": error.permission, "bytes": 0, "why": str(error)}]
-            state = None
+            why = str(error)
         except Exception as error:
             logger.exception("the app failed")
-            reply = Message(Error(RAISED, type(error).__name__), reply_to=message)
-            rows = []
-            state = None
-        connection.send((reply, rows, state))
+            why = type(error).__name__
+            reply = Message(Error(RAISED, why), reply_to=message)
+        connection.send((reply, rows, why, state))
 
 
 def end_with_parent() -> None:
