@@ -47,7 +47,7 @@ class InstalledApp:
         self.agreement = site.agreement
         self.name = site.name
         self.hash = app_hash(files)
-        self.node_config = {OWN_DATA: site.data.partition(":")[2], **site.node_config}
+        self.node_config = {OWN_DATA: site.data.partition(":")[2], **site.app.node_config}
         self.folder = site.state / "app"
         self.reference = client_app_of(files, str(self.folder))
         self.app: Any = None
