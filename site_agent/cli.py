@@ -147,8 +147,7 @@ def approve_run(
     from site_agent.run_approval import settings_waiting, shown
 
     this_site = read_site(site)
-    for line in shown(settings_waiting(this_site, settings)):
-        print(line)
+    print(shown(settings_waiting(this_site, settings)))
     print(f"sha256 {settings}")
     if not (yes or confirmed("Approve this run? [y/N] ")):
         print("not approved")

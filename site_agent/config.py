@@ -204,7 +204,9 @@ class SiteTable(Table):
             return self.take(key, bool)
         if isinstance(default, int | float):
             number = self.take(key, type(default))
-            least, rule = (1, "must be at least 1") if default else (0, "must be 0 (no limit) or more")
+            least, rule = (
+                (1, "must be at least 1") if default else (0, "must be 0 (no limit) or more")
+            )
             self.require(least <= number < float("inf"), key, rule)
             return number
         if isinstance(default, dict):

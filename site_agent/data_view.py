@@ -28,8 +28,7 @@ from data.text import name_list, printable
 from site_agent.agreed_files import check_model, load_module, own_model_settings
 from site_agent.config import Site
 from site_agent.policy import Policy, check_names, check_run
-from site_agent.run_approval import check_approved
-from site_agent.signature import check_signed
+from site_agent.run_approval import check_approved, check_signed
 from site_agent.sum_ledger import SumLedger
 
 DATA_HASH = "data.sha256"

@@ -42,8 +42,7 @@ from site_agent.flower_internals import (
 )
 from site_agent.flower_internals import push_message as push_as_it_is
 from site_agent.pool import CRASHED, REFUSED, Pool, TaskAbandoned
-from site_agent.run_approval import LONGEST as LONGEST_SETTINGS
-from site_agent.signature import LONGEST as LONGEST_SIGNATURE
+from site_agent.run_approval import LONGEST_SETTINGS, LONGEST_SIGNATURE
 
 
 class NotApproved(Exception):
