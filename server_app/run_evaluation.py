@@ -19,9 +19,9 @@ from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from strategies.core.exchange import Grid
-from strategies.core.flower_adapter import Strategy
-from strategies.core.round_result import Diverged
-from strategies.core.scoring import evaluate_on_clients
+from strategies.core.questions import evaluate_on_clients
+from strategies.core.rounds import Rounds
+from strategies.core.server import Diverged
 
 
 class RunEvaluation:
@@ -49,7 +49,7 @@ class RunEvaluation:
         grid: Grid,
         settings: RunSettings,
         federation: Federation,
-        strategy: Strategy,
+        strategy: Rounds,
         model: Classifier,
         device: str,
         folder: RunFolder,
@@ -79,7 +79,7 @@ class RunEvaluation:
         stated = self.settings.general.positive_class
         if self.settings.agreement is None:
             data = self.federation.dataset
-            labels = data.test_labels[self.federation.global_test]
+            labels = data.test.labels[self.federation.global_test]
             tested_C = np.bincount(labels, minlength=data.num_classes).tolist()
             return positive_class(names, stated, self.counts_KC.sum(0).tolist(), tested_C)
         if stated:
@@ -137,7 +137,7 @@ class RunEvaluation:
                 numbers[kind] = self.evaluate_here(samples, outputs)
                 if kind != "test":
                     continue
-                tested_N = self.federation.tested_indices(kind)
+                _, tested_N = self.federation.selected(kind)
                 for name, state in outputs.items():
                     tensors = dict(state)
                     if samples.groups_N is None:  # else a subject's samples are tested together

@@ -202,7 +202,7 @@ def data_rows(site: Site) -> Iterator[Row]:
     if agreement.classes and not agreement.mean:
         yield row("mean and std", standardization, site)
     trained_C = federation.counts_KC[0].tolist()
-    tested_C = np.bincount(data.test_labels, minlength=data.num_classes).tolist()
+    tested_C = np.bincount(data.test.labels, minlength=data.num_classes).tolist()
     for number, name in enumerate(data.class_names):
         text = f"{name}: {trained_C[number]} training samples, {tested_C[number]} test samples"
         if 0 < trained_C[number] < site.min_class_samples:
@@ -225,8 +225,8 @@ def data_rows(site: Site) -> Iterator[Row]:
     )
     yield Row("test set", enough, f"{tested} samples{text}")
     yield row("copies", copies, data)
-    yield row("finite", finite, "training inputs", data.train_inputs)
-    yield row("finite", finite, "test inputs", data.test_inputs)
+    yield row("finite", finite, "training inputs", data.train.inputs)
+    yield row("finite", finite, "test inputs", data.test.inputs)
 
 
 def columns(site: Site) -> str:

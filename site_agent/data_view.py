@@ -141,7 +141,7 @@ def federation_of(site: Site, settings: DataSettings) -> Federation:
     except DataError as error:
         raise error.with_remedy_for(in_site_toml) from error
     dataset = federation.dataset.with_columns(wanted, str(file), wanted_by)
-    if not len(dataset.test_labels):
+    if not len(dataset.test.labels):
         raise DataError("the test set is empty", where=str(file))
     if dataset is federation.dataset:
         return federation
