@@ -259,7 +259,9 @@ def read_site(path: Path) -> Site:
     limits = policy.values(Limits())
     for word in sorted(limits.get("allow", set()) - {*PERMISSIONS}):
         raise policy.error("allow", word, f"must be some of {', '.join(PERMISSIONS)}")
-    files = {key: table.path(key) for key in ("weights", "module") if key in table.entries}
+    files: dict[str, Any] = {}
+    for key in {"weights", "module"} & table.entries.keys():
+        files[key] = table.path(key)
     return Site(
         name=name,
         number=number,

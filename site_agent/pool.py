@@ -14,13 +14,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-import numpy as np
+import torch
 from flwr.app import ArrayRecord, Context, Error, Message
-from numpy.typing import NDArray
 
 from client_app.local_site import NotAllowed
 from client_app.messages import bytes_of, unpack
 from client_app.serialization import DecodeError
+from client_app.state import State, norm
 
 logger = logging.getLogger("fedskew.site")
 MOST_MESSAGES = 200
@@ -155,42 +155,32 @@ def leaving(reply: Message, message: Message) -> Leaving:
         if isinstance(record, ArrayRecord):
             # FedSkew's reply has 0/model of client 0 for the message's model.
             asked = received.get(name, received.get(name.partition("/")[2]))
-            norm = norm_of(arrays_in(record), {} if asked is None else arrays_in(asked))
-            row["norm"] = float(f"{norm:.6g}")
+            length = norm_of(state_in(record), {} if asked is None else state_in(asked))
+            row["norm"] = float(f"{length:.6g}")
         elif "reason" in record:
             row["why"] = record["reason"]
         rows.append(row)
     return rows
 
 
-def arrays_in(record: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a record by name, whether FedSkew has packed them or not."""
+def state_in(record: ArrayRecord) -> State:
+    """Return the tensors of a record by name, whether FedSkew has packed them or not."""
     try:
-        state = unpack(record)
+        return unpack(record)
     except DecodeError:
-        return {name: array.numpy() for name, array in record.items()}
-    # numpy has no bfloat16.
-    return {
-        name: (tensor.double() if tensor.is_floating_point() else tensor).numpy()
-        for name, tensor in state.items()
-    }
+        return {name: torch.tensor(array.numpy()) for name, array in record.items()}
 
 
-def norm_of(arrays: dict[str, NDArray[Any]], known: dict[str, NDArray[Any]]) -> float:
-    """Return the norm of arrays, or of their change where all of them are known with the same shapes.
+def norm_of(state: State, known: State) -> float:
+    """Return the norm of tensors, or of their change where all of them are known with the same shapes.
 
     A whole number that has a former value is left out: batch norm's step counter would be larger than any weight.
     """
-    is_change = all(
-        name in known and known[name].shape == array.shape for name, array in arrays.items()
-    )
-    total = 0.0
-    for name, array in arrays.items():
-        change = array.astype(np.float64)
-        if is_change:
-            before = known[name]
-            if not array.shape and before.dtype.kind in "iu":
-                continue
-            change = change - before.astype(np.float64)
-        total += float(np.square(change).sum())
-    return float(np.sqrt(total))
+    changes = {}
+    for name, tensor in state.items():
+        before = known.get(name)
+        if before is None or before.shape != tensor.shape:
+            return norm(state)
+        if tensor.dim() or before.is_floating_point():
+            changes[name] = tensor.double() - before.double()
+    return norm(changes)
