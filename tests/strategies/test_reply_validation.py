@@ -143,6 +143,10 @@ def test_an_upload_is_there_and_is_one_that_a_part_takes() -> None:
 # ---- the numbers that come with an update ----------------------------------------------------------------------------
 
 
+def member(name: str, samples: int = 0) -> Member:
+    return Member.model_construct(name=name, key="key", samples=samples)
+
+
 def stated(server: Server, examples: int, **changes: float) -> dict[str, float]:
     """Return the metrics of an honest client of so many samples, with changes; keys with `_` for `-`."""
     steps = steps_of(examples, server.training)
@@ -230,7 +234,7 @@ def test_a_negative_loss_is_taken_only_beside_a_variant_whose_terms_have_no_boun
 
 @pytest.mark.parametrize(("samples", "agreed"), [(300, 300), (301, 300), (301, 0)])
 def test_a_site_states_at_most_the_agreed_samples(samples: int, agreed: int) -> None:
-    server = replace(server_of(), sites=(Member("north", "key", agreed), Member("east", "key")))
+    server = replace(server_of(), sites=(member("north", agreed), member("east")))
     assert checked_metrics(1, stated(server, samples), server) == samples
     if samples <= agreed or not agreed:
         assert checked_metrics(0, stated(server, samples), server) == samples
@@ -258,9 +262,7 @@ def test_a_site_with_nearly_all_samples_is_named_where_none_are_agreed(
     rounds = Rounds(model, run_spec, clients=3, combine=FedAvg())
     rounds.warn_of_heavy_site(stated_samples)
     assert not caplog.records, "in a simulation nobody states anything"
-    rounds.server = replace(
-        rounds.server, sites=(Member("north", "key"), Member("east", "key", 100))
-    )
+    rounds.server = replace(rounds.server, sites=(member("north"), member("east", 100)))
     rounds.warn_of_heavy_site(stated_samples)
     assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == named
 
