@@ -6,7 +6,7 @@ judges the parts of all forms.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -19,6 +19,7 @@ from fedskew.report.format import (
     SELECTION_WORDS,
     Table,
     TableCell,
+    ends_words,
     in_percent,
     named,
     signed,
@@ -26,7 +27,6 @@ from fedskew.report.format import (
 )
 from fedskew.report.inference import (
     Estimate,
-    Interval,
     Strata,
     holm,
     is_significant,
@@ -50,6 +50,8 @@ SAYS = {
 """A claim's status in words."""
 PLURAL = {"holds": "hold", "fails": "do not hold"}
 """What several claims do, where it is not what one does."""
+
+UNMEASURED = Estimate({})
 
 
 @dataclass(frozen=True)
@@ -112,17 +114,8 @@ class Verdict:
     """A key of SAYS."""
     deciding: str = ""
     """The name of the part that decides."""
-    by: float = 0.0
-    """The margin of that part."""
-    margins: Mapping[int, float] = field(default_factory=dict)
-    """By seed the difference, in points, or in rounds for `sooner`."""
-    estimate: float = math.nan
-    """The mean difference; NaN without seeds."""
-    interval: Interval | None = None
-    """Of the mean difference, with the whole claim's p-value.
-
-    None without seeds, and for one seed whose test examples are not recorded.
-    """
+    found: Estimate = UNMEASURED
+    """Its difference, in points, or in rounds for `sooner`; the interval has the whole claim's p-value."""
     p_holm: float | None = None
     """The p-value, corrected for the claims that are judged beside it; None for one seed."""
     parts: int = 0
@@ -140,12 +133,12 @@ class Verdict:
     @property
     def holds(self) -> int:
         """The number of seeds whose difference exceeds the margin."""
-        return sum(margin > self.by for margin in self.margins.values())
+        return sum(value > self.found.margin for value in self.found.by_seed.values())
 
     @property
     def n(self) -> int:
         """The number of measured seeds."""
-        return len(self.margins)
+        return self.found.n
 
     @property
     def unit(self) -> str:
@@ -158,13 +151,9 @@ class Verdict:
         """The mean difference, its interval and the difference of every seed; empty where there is none."""
         if not self.n:
             return "", "", ""
-        effect = f"{signed(self.estimate, self.metric)} {self.unit}".rstrip()
-        seeds = ", ".join(signed(margin, self.metric) for margin in self.margins.values())
-        if self.interval is None:
-            return effect, "", seeds
-        low = signed(self.interval.low, self.metric)
-        high = signed(self.interval.high, self.metric)
-        return effect, f"[{low}, {high}]", seeds
+        effect = f"{signed(self.found.mean, self.metric)} {self.unit}".rstrip()
+        seeds = ", ".join(signed(value, self.metric) for value in self.found.by_seed.values())
+        return effect, ends_words(*self.found.ends, self.metric).strip(), seeds
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:
@@ -193,8 +182,7 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts with p-values that are corrected for how many there are (Holm 1979)."""
     p_values = []
     for verdict in verdicts:
-        is_judged = verdict.interval is not None and verdict.status != "never"
-        p_values.append(verdict.interval.p if verdict.interval and is_judged else None)
+        p_values.append(None if verdict.status == "never" else verdict.found.p)
     pairs = zip(verdicts, holm(p_values), strict=True)
     return [replace(verdict, p_holm=p) for verdict, p in pairs]
 
@@ -321,10 +309,7 @@ def decided(
         verdict,
         status=status,
         deciding=parts[chosen].name,
-        by=deciding.margin,
-        margins=deciding.by_seed,
-        estimate=deciding.mean,
-        interval=interval,
+        found=replace(deciding, interval=interval),
         above=len(estimates) - len(failing),
         more_seeds=(min if failing else max)(known, default=None),
     )
@@ -588,8 +573,9 @@ def claim_row(number: int, verdict: Verdict, columns: Sequence[str]) -> list[Tab
         details.insert(0, f"in {verdict.holds} of {plural(verdict.n, 'seed')}")
     beside = ", ".join(filter(None, details)) or verdict.why_not
     p = TableCell(NONE, "one seed" if verdict.n == 1 else "")
-    if verdict.interval is not None and verdict.p_holm is not None:
-        p = TableCell(p_value(verdict.p_holm), f"over {verdict.interval.resampled}")
+    interval = verdict.found.interval
+    if interval is not None and verdict.p_holm is not None:
+        p = TableCell(p_value(verdict.p_holm), f"over {interval.resampled}")
     return [
         TableCell(f"{number}. {verdict.claim.says}", claim_in_words(verdict, columns)),
         TableCell(SAYS[verdict.status], beside, strong=verdict.status == "holds"),

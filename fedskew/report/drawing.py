@@ -160,8 +160,6 @@ class Effect(NamedTuple):
 
     name: str
     found: Estimate
-    margin: float
-    """What a claim says that the difference exceeds."""
     decided: bool
     """Whether the interval leaves out the margin, with more than one seed."""
 
@@ -175,12 +173,12 @@ def forest(effects: Sequence[Effect], unit: str) -> Figure | None:
         return None
 
     def draw(axes: Axes) -> None:
-        for y, (_, found, margin, decided) in enumerate(effects):
+        for y, (_, found, decided) in enumerate(effects):
             axes.hlines(y, *found.ends, color=BLUE, linewidth=6, alpha=0.3)
             axes.scatter([*found.by_seed.values()], [y] * found.n, s=14, color=BLUE)
             inside = BLUE if decided else "none"
             axes.scatter(found.mean, y, s=60, marker="D", facecolor=inside, edgecolor=BLUE)
-            axes.vlines(margin, y - 0.3, y + 0.3, color=INK)
+            axes.vlines(found.margin, y - 0.3, y + 0.3, color=INK)
         set_rows(axes, [textwrap.fill(effect.name, 26, max_lines=3) for effect in effects])
         axes.set_xlabel(f"difference, {unit}".rstrip(", "))
 

@@ -17,7 +17,7 @@ from fedskew.report.differences import differences
 from fedskew.report.document import Document, seconds_by_training
 from fedskew.report.drawing import Effect, Figure, Points, bars, forest, lines, matrix, strip
 from fedskew.report.format import first_upper, in_percent, words, words_and_unit
-from fedskew.report.inference import Estimate, Floats
+from fedskew.report.inference import Floats
 from fedskew.report.results import ColumnResults, RowResults, SeedResult
 from fedskew.report.rounds_to_target import bytes_until
 from fedskew.report.runs import slug
@@ -71,16 +71,14 @@ def claims(verdicts: Sequence[Verdict], unit: str) -> Figure | None:
     for number, verdict in enumerate(verdicts, 1):
         if verdict.n and verdict.unit == unit:
             name = f"{number}. {verdict.claim.relation}"
-            found = Estimate(verdict.margins, verdict.interval)
-            shown.append(Effect(name, found, verdict.by, verdict.status in ("holds", "fails")))
+            is_decided = verdict.status in ("holds", "fails")
+            shown.append(Effect(name, verdict.found, is_decided))
     return forest(shown, unit)
 
 
 def effects(column: ColumnResults) -> Figure | None:
     """Return the rows' differences from the one that they are compared with."""
-    shown = [
-        Effect(one.row.row, one.found, 0.0, one.distinguishable) for one in differences(column)
-    ]
+    shown = [Effect(one.row.row, one.found, one.distinguishable) for one in differences(column)]
     return forest(shown, "points" if in_percent(column.metric) else "")
 
 

@@ -82,7 +82,8 @@ class Estimate:
 
     @property
     def mean(self) -> float:
-        return math.fsum(self.by_seed.values()) / self.n
+        """NaN without seeds."""
+        return math.fsum(self.by_seed.values()) / self.n if self.n else math.nan
 
     @property
     def sd(self) -> float | None:

@@ -82,8 +82,8 @@ class Statement:
         """The row of the paper's table, by HEADINGS."""
         verdict = self.verdict
         here, interval, seeds = verdict.in_words
-        if verdict.by:
-            here += f" (claimed: above {plain(verdict.by, verdict.metric)})"
+        if verdict.found.margin:
+            here += f" (claimed: above {plain(verdict.found.margin, verdict.metric)})"
         if verdict.p_holm is not None:
             interval += f", p {p_value(verdict.p_holm)}"
         details = f"seeds {seeds}" if seeds else ""
@@ -101,8 +101,7 @@ class Statement:
 
     def to_json(self) -> dict[str, Any]:
         """Return it for other programs."""
-        verdict = self.verdict
-        interval = verdict.interval
+        verdict, found = self.verdict, self.verdict.found
         return {
             "entry": self.paper.name,
             "paper": self.paper.paper,
@@ -110,12 +109,12 @@ class Statement:
             "number": verdict.claim.number,
             "status": self.status,
             "verdict": self.in_words,
-            "estimate": verdict.estimate if verdict.n else None,
-            "margin": verdict.by,
+            "estimate": found.mean if found.n else None,
+            "margin": found.margin,
             "unit": verdict.unit,
-            "interval": None if interval is None else [interval.low, interval.high],
+            "interval": list(found.ends) if found.interval else None,
             "p-holm": verdict.p_holm,
-            "seeds": {str(seed): margin for seed, margin in verdict.margins.items()},
+            "seeds": {str(seed): value for seed, value in found.by_seed.items()},
             "parts": [verdict.above, verdict.parts],
             "measured-in": self.entry,
             "lost": self.lost,

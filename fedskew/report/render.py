@@ -188,8 +188,16 @@ def as_json(document: Document) -> dict[str, Any]:
     results = document.results
     claims = []
     for verdict in document.verdicts:
-        result = {"status": verdict.status, "holds": verdict.holds, "n": verdict.n}
-        claims.append(asdict(verdict) | result)
+        entry = {}
+        for key, value in asdict(verdict).items():
+            if key == "found":
+                entry["by"] = value["margin"]
+                entry["margins"] = value["by_seed"]
+                entry["estimate"] = verdict.found.mean
+                entry["interval"] = value["interval"]
+            else:
+                entry[key] = value
+        claims.append({**entry, "holds": verdict.holds, "n": verdict.n})
     runs: dict[str, Any] = {}
     for run in results.runs.values():
         runs[run.name] = {"state": run.state, **run.versions}

@@ -148,7 +148,7 @@ def test_the_numbers_are_those_of_the_column_that_decides() -> None:
     close = [70.0, 71.0, 70.4]
     verdict = judged(made(last(fedshift=[HIGH, close], fedavg=[LOW, LOW])), PAIR)
     assert (verdict.deciding, verdict.above, verdict.parts) == ("E = 5", 2, 2)
-    assert verdict.status == "unclear" and list(verdict.margins.values()) == [
+    assert verdict.status == "unclear" and list(verdict.found.by_seed.values()) == [
         0.0,
         0.5,
         pytest.approx(0.2),

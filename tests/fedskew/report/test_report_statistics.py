@@ -211,8 +211,8 @@ def test_a_claim_and_the_difference_it_is_about_have_one_interval_and_one_verdic
         for verdict, shown in zip(
             (creff, fedshift), differences(known.column(column)), strict=True
         ):
-            assert verdict.claim.better == shown.row.row and verdict.interval is not None
-            assert (verdict.interval.low, verdict.interval.high) == shown.found.ends
+            assert verdict.claim.better == shown.row.row and verdict.found.interval is not None
+            assert (verdict.found.interval.low, verdict.found.interval.high) == shown.found.ends
             assert verdict.p_holm == shown.p_holm
             assert (verdict.status == "holds") == (shown.distinguishable and shown.found.mean > 0)
 
@@ -220,11 +220,15 @@ def test_a_claim_and_the_difference_it_is_about_have_one_interval_and_one_verdic
 def test_a_claim_in_some_columns_holds_where_the_best_of_them_do(tmp_path: Path) -> None:
     claim = {"says": "", "better": "creff", "than": "fedavg", "in_columns": 1}
     (verdict,) = judge(frozen_results(tmp_path, claims=[claim]))
-    assert verdict.margins == {0: pytest.approx(3.9), 1: pytest.approx(4.2), 2: pytest.approx(1.9)}
+    assert verdict.found.by_seed == {
+        0: pytest.approx(3.9),
+        1: pytest.approx(4.2),
+        2: pytest.approx(1.9),
+    }
     columns = frozen_results(tmp_path).columns
     of_columns = [differences(column)[0].found.ends for column in columns]
-    assert verdict.interval is not None
-    assert (verdict.interval.low, verdict.interval.high) == max(of_columns)
+    assert verdict.found.interval is not None
+    assert (verdict.found.interval.low, verdict.found.interval.high) == max(of_columns)
 
 
 @pytest.mark.parametrize("times", [1.0, 4.0])
