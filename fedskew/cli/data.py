@@ -32,8 +32,9 @@ from fedskew.cli.terminal import (
     complain,
     console,
     fits,
+    print_rows,
 )
-from fedskew.formatting import named, numbered, terminal_table
+from fedskew.formatting import numbered, terminal_table
 from fedskew.signals import at_once
 
 # What reads data imports torch, which takes seconds: the commands import it after their first checks.
@@ -85,20 +86,13 @@ def list_data(
         if lacking:
             what += f"; missing {', '.join(lacking)}"
         rows.append((alias, len(KNOWN[names[0]].class_names), "", not lacking, what))
-
     headings = ("dataset", "classes", "input-shape", "there", "what")
-    if as_json:
-        print(json.dumps([dict(zip(headings, row, strict=True)) for row in rows], indent=2))
-        return
-    table = terminal_table(*named(*headings[:-1]), "what")
-    for name, classes, shape, there, what in rows:
-        there_or_not = Text("yes", "green") if there else Text("no", "yellow")
-        table.add_row(name, str(classes), shape, there_or_not, what)
-    out.print(table)
-    out.print(
-        "Beside these: npz:PATH, folder:PATH, csv:PATH, medmnist:NAME or medmnist:PATH, hf:NAME or hf:PATH "
-        "(see `fedskew data check`) and domains:NAME,NAME,..."
-    )
+    print_rows([dict(zip(headings, row, strict=True)) for row in rows], as_json)
+    if not as_json:
+        out.print(
+            "Beside these: npz:PATH, folder:PATH, csv:PATH, medmnist:NAME or medmnist:PATH, hf:NAME or hf:PATH "
+            "(see `fedskew data check`) and domains:NAME,NAME,..."
+        )
 
 
 @application.command()
