@@ -11,7 +11,6 @@ from typing import Any
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
 
 from fedskew.formatting import named, terminal_table
 
@@ -104,12 +103,6 @@ def to_stdout() -> Iterator[None]:
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise DataError(f"stdout cannot be written: {error.strerror}") from error
-
-
-def fits(table: Table, console: Console) -> bool:
-    """Return whether no cell of the table has to be cut."""
-    unlimited = console.options.update(width=10**6)
-    return console.measure(table, options=unlimited).maximum <= console.width
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
