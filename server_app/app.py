@@ -26,9 +26,9 @@ from server_app.best_round import BestRounds, refuse_unvalidated, why_ended
 from server_app.checkpoint import Checkpoint, Writer, latest, report_lost_best
 from server_app.composition import row_name
 from server_app.evaluation import by_group
-from server_app.plugins import check_new_methods
+from server_app.plugins import check_new_methods, sources_of
 from server_app.predictions import write_predictions
-from server_app.record import ModelNumbers, RoundRecord, Seconds, arguments
+from server_app.record import ModelNumbers, RoundRecord, Seconds, divided
 from server_app.round_selection import summarize
 from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
@@ -225,12 +225,18 @@ class Run:
         return summary
 
     def write_settings(self) -> None:
-        """Write settings.json: the settings, and what is known of the data."""
+        """Write settings.json: the settings, and what is known of the data and of the user's files."""
+        files: dict[str, object] = {}
+        if self.settings.model.weights:
+            files["weights-sha256"] = self.settings.weights_sha256
+        sources = sources_of(self.settings.parts.names)
+        if sources:
+            files["method's-files"] = sources
         self.folder.write_settings(
             {
                 "settings": self.settings.flat(),
                 "partition-hash": self.federation.hash,
-                **self.settings.about_files,
+                **files,
                 **about_data(self.federation, self.settings.agreement),
                 **standardization_of(self.federation, self.strategy),
             }
@@ -413,7 +419,9 @@ class Run:
             evaluated_by = "clients" if evaluation.by_clients else "server"
         last = self.strategy.last
         seconds = Seconds(
-            **arguments(last.seconds), evaluation=evaluated - began, round=self.seconds_of_round()
+            **divided(Seconds, last.seconds)[0],
+            evaluation=evaluated - began,
+            round=self.seconds_of_round(),
         )
         record = RoundRecord(
             round=round,

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 import fedskew
-from client_app.client import Variant
 from client_app.run_spec import RunSpec
 from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import SettingError
-from server_app import method_checks
-from server_app.methods import METHODS
+from server_app import method_checks, plugins
+from server_app.methods import METHODS, Method
 from server_app.plugins import check_new_methods
 from server_app.settings import parse
 from strategies.registry import SERVER_METHODS
@@ -295,12 +294,12 @@ def test_another_source_is_another_run_and_is_checked_once(
 ) -> None:
     checked: list[str] = []
 
-    def note(variants: list[Variant], *parts: object) -> list[str]:
-        checked.append(variants[0].name)
+    def note(method: Method) -> list[str]:
+        checked.append(method.name)
         return []
 
     monkeypatch.setattr(method_checks, "check", note)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setattr(plugins, "_passed", [])
     before = parse({"method": "my_methods:Halved"}).run_id
     for _ in range(2):
         check_new_methods("fedbn+my_methods:Halved")
