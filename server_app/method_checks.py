@@ -24,8 +24,7 @@ from data import DataSettings, Samples
 from server_app.methods import ContractViolation, Method
 from strategies.core.exchange import TRAIN, Exchange, Grid, Request
 from strategies.core.questions import ask_class_prior, ask_finally
-from strategies.core.round_result import RoundResult
-from strategies.core.rounds import Rounds
+from strategies.core.rounds import RoundResult, Rounds
 from strategies.core.server import Update
 from strategies.core.validation import expected_of
 from strategies.fedavg import FedAvg
@@ -107,7 +106,7 @@ class TrialRun(Rounds):
         grid: Any = None  # `ask` needs none
         ask_class_prior(self, grid)
         for number in (1, 2):
-            clients = self.begin_round(number, self.shared)
+            clients = self.begin_round(number)
             self.finish_round(self.ask(grid, clients, self.training_request()))
         ask_finally(self, grid)
         states = [self.states[name] for name in sorted(self.states)]
@@ -160,7 +159,6 @@ class TrialRun(Rounds):
             "loss": report.loss,
             "steps": report.trained.steps,
             "coefficient-sum": report.trained.coefficient_sum,
-            "remembers": int(bool(report.memory)),
             "seconds": 0.0,
             **report.numbers,
         }

@@ -152,22 +152,13 @@ def method_of(name: str, kind: Any, module: str) -> Method:
 
 def place_of(kind: type[ServerMethod]) -> str:
     """Return the place that a server method fills. Raises ContractViolation unless it is one."""
-    hooks = {
-        "combine": "combine",
-        "monitor": "monitor",
-        "deploy": "deploy",
-        "deploy_finally": "deploy",
-    }
-    filled = {
-        place
-        for hook, place in hooks.items()
-        if getattr(kind, hook) is not getattr(ServerMethod, hook)
-    }
+    places = ("combine", "monitor", "deploy")
+    filled = [place for place in places if getattr(kind, place) is not getattr(ServerMethod, place)]
     if len(filled) != 1:
-        words = " and ".join(sorted(filled)) or "none"
-        rule = f"{kind.__name__} must fill one of combine, monitor, deploy, and fills {words}"
+        words = " and ".join(filled) or "none"
+        rule = f"{kind.__name__} must fill one of {', '.join(places)}, and fills {words}"
         raise ContractViolation(rule)
-    return filled.pop()
+    return filled[0]
 
 
 def check_part(kind: Any) -> None:

@@ -12,7 +12,7 @@ from server_app.composition import compose, model_of
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
-from strategies.core.round_result import AVERAGE
+from strategies.core.server import AVERAGE
 
 TunedValues = Mapping[tuple[str, str], Scalar]
 """The value of the tuned setting by row and column."""

@@ -71,8 +71,8 @@ class HeadStrategy(MethodStrategy):
             if part.final_question:
                 variant = self.server.variants[part.final_question]
                 answers = self._answers(part, variant, grid, arrays, timeout)
-                state = self._states[part.name]
-                made = part.deploy_finally(self.server, state, self.server.start, answers)
+                server = replace(self.server, final_answers=answers)
+                made = part.deploy(server, self._states[part.name], server.start, [])
             elif isinstance(part, ClosedFormHead):
                 made = self._in_closed_form(part, grid, arrays, timeout)
             else:

@@ -16,8 +16,8 @@ from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum, expected_coefficient_sum
 from client_app.training import steps_of
 from data.agreement import MOST_SAMPLES, Member
-from strategies.core.flower_adapter import Strategy
-from strategies.core.scoring import share
+from strategies.core.questions import share
+from strategies.core.rounds import Rounds
 from strategies.core.server import Server
 from strategies.core.validation import (
     LARGEST_VALUE,
@@ -133,7 +133,6 @@ def stated(server: Server, examples: int, **changes: float) -> dict[str, float]:
         "loss": 1.0,
         "steps": steps,
         "coefficient-sum": expected_coefficient_sum(steps, server.training.momentum, pull),
-        "remembers": 0,
         "seconds": 1.0,
         **{key.replace("_", "-"): value for key, value in changes.items()},
     }
@@ -181,7 +180,6 @@ def test_every_number_is_there_within_its_range_and_of_the_known_samples() -> No
     assert checked_metrics(0, honest, server) == 8
     changes = [
         ("loss", -0.01),
-        ("remembers", 2),
         ("seconds", -1),
         ("seconds", 1.1e7),
         ("other/x", 1.0),
@@ -238,7 +236,7 @@ def test_a_site_with_nearly_all_samples_is_named_where_none_are_agreed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, run_spec = build("mlp-bn", (1, 8, 8), 10, 0), small(tmp_path).run_spec()
-    rounds = Strategy(model, run_spec, clients=3, combine=FedAvg())
+    rounds = Rounds(model, run_spec, clients=3, combine=FedAvg())
     rounds.warn_of_heavy_site(stated_samples)
     assert not caplog.records, "in a simulation nobody states anything"
     rounds.server = replace(
