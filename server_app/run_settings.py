@@ -39,10 +39,10 @@ from data.agreement import Agreement
 from data.errors import Remedy
 from data.readers.catalog import is_own, is_sites, members
 from data.sites import agreement_of, in_messages
-from server_app.best_round import METRICS
 from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
 from server_app.plugins import load_agreed_module, register, sources_of
+from server_app.round_selection import METRICS
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.server import ServerMethod
 from strategies.core.server_optimizer import FORMS, RULES, AdaptiveOptimizer, ServerOptimizer
@@ -249,6 +249,11 @@ class RunSettings:
         if is_sites(self.data.dataset):
             return agreement_of(self.data.dataset)
         return None
+
+    @property
+    def server_device(self) -> str:
+        """The setting device for the server: cuda is about the clients, and the server may have no GPU."""
+        return "auto" if self.general.device == "cuda" else self.general.device
 
     @property
     def exchange_in_force(self) -> ExchangeSettings:

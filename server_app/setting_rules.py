@@ -19,10 +19,10 @@ from client_app.ranking import MOST_RANKED
 from client_app.variants import VARIANTS
 from data import SettingError
 from data.agreement import Agreement
-from server_app.best_round import RANKINGS
 from server_app.composition import closed_form_methods
 from server_app.methods import METHODS
 from server_app.plugins import sources_of
+from server_app.round_selection import RANKINGS
 from server_app.run_settings import RunSettings, takes_batch_norm
 from strategies.core.server import needs_holdout
 from strategies.registry import SERVER_METHODS
@@ -131,7 +131,7 @@ def needs_rounds(name: str) -> bool:
 def check_validation(run: RunSettings) -> None:
     """Raise SettingError for a positive class, or a metric of keep-best, that the data do not have.
 
-    Whether one's own data have validation samples is known when they are read: `best_round.refuse_unvalidated`.
+    Whether one's own data have validation samples is known when they are read: `round_selection.refuse_unvalidated`.
     """
     data = run.data
     if run.general.positive_class:

@@ -263,7 +263,7 @@ def normalized(data: DataSettings, stated: Mapping[str, Scalar], model: str) -> 
     of_model = normalization_of(model)
     if of_model is None or len(data.shape) != 3:
         return data
-    texts = {}
+    texts: dict[str, Any] = {}
     for key, values in zip(("mean", "std"), of_model, strict=True):
         channels = values if data.shape[0] == 3 else (statistics.fmean(values),)
         if not stated.get(key):

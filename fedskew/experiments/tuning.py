@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, TunedValues, plan, tune_in_force
-from server_app.best_round import is_better
+from server_app.round_selection import is_better
 from server_app.run_settings import Scalar
 
 

@@ -20,9 +20,9 @@ from data import DataError, SettingError
 from fedskew.costs import rounds_left
 from fedskew.export.from_run import TrainedRun
 from fedskew.sweep import finished
-from server_app.best_round import Best, BestRounds, why_ended
 from server_app.checkpoint import Checkpoint, best_checkpoint, check_memory
 from server_app.record import ModelNumbers
+from server_app.round_selection import Best, BestRounds, why_ended
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
 
