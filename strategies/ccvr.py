@@ -57,7 +57,7 @@ class CCVR(ServerMethod):
         variances = covariances if diagonal else covariances.diagonal(dim1=-2, dim2=-1)
         if (variances < 0).any():
             raise RejectedUpdate("a variance is negative")
-        if not diagonal and not torch.allclose(covariances, covariances.mT, equal_nan=True):
+        if not diagonal and not torch.allclose(covariances, covariances.mT):
             raise RejectedUpdate("covariances are not symmetric")
 
     def deploy(

@@ -254,7 +254,7 @@ def printed_keys(text: str) -> tuple[str, str, int | None]:
 
 def reload_sites(folder: "FederationFolder") -> None:
     """Let a SuperLink that is up register the sites in force, and unregister all others."""
-    from fedskew.engines.flower import LaunchFailed
+    from fedskew.engines.processes import LaunchFailed
     from fedskew.federation.services import register
 
     try:

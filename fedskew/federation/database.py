@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.processes import LaunchFailed
 from fedskew.federation.folder import DATABASE, FederationFolder
 from fedskew.federation.superlink import Failing
 

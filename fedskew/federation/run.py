@@ -12,8 +12,7 @@ from data import federate
 from data.agreement import Agreement
 from data.text import LineSink, printable
 from fedskew.engines import APP, following
-from fedskew.engines.flower import LaunchFailed, reason
-from fedskew.engines.processes import alive, running
+from fedskew.engines.processes import LaunchFailed, alive, reason, running
 from fedskew.federation.database import anew, explained
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.services import LOG, SERVER_APP

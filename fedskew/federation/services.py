@@ -9,8 +9,15 @@ import time
 from collections.abc import Callable
 
 from data.private_files import owner_only
-from fedskew.engines.flower import DEFAULTS, LaunchFailed, search_path
-from fedskew.engines.processes import end, mark, marked, running
+from fedskew.engines.processes import (
+    DEFAULTS,
+    LaunchFailed,
+    end,
+    mark,
+    marked,
+    running,
+    search_path,
+)
 from fedskew.federation.database import damage_of, explained
 from fedskew.federation.folder import DATABASE, FederationFolder
 from fedskew.federation.superlink import Control

@@ -10,8 +10,7 @@ from typing import Any
 from client_app.local_site import QUESTION
 from data.agreement import Agreement
 from fedskew.engines import APP
-from fedskew.engines.flower import LaunchFailed, reason
-from fedskew.engines.processes import running
+from fedskew.engines.processes import LaunchFailed, reason, running
 from fedskew.federation.database import explained
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.run import PendingRun

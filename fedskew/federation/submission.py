@@ -7,7 +7,7 @@ from typing import Any
 from client_app.local_site import RUN_SIGNATURE
 from data import DataError
 from data.text import LineSink, printable
-from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.processes import LaunchFailed
 from fedskew.federation.flower_internals import fused_config, run_config_of
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.participants import Participants

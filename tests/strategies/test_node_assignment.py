@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from data.agreement import as_flower_has_it, read_agreement
-from fedskew.engines.local import identify
-from fedskew.engines.rehearsal import Node
+from fedskew.engines.local import Node, identify
 from server_app.run_folder import RunFolder
 from strategies.core import exchange
 from strategies.core.exchange_settings import ExchangeSettings
