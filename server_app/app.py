@@ -366,16 +366,14 @@ class Run:
         models = self.best.marked(round, models)
         if is_last:
             write_predictions(self.folder, kept)
-        evaluated = time.perf_counter()
+        now = time.perf_counter()
+        last = self.strategy.last
+        known, _ = divided(Seconds, last.seconds)
+        seconds = Seconds(**known, evaluation=now - began, round=now - self.round_began)
+        self.round_began = now
         evaluated_by = "nobody"
         if due:
             evaluated_by = "clients" if evaluation.by_clients else "server"
-        last = self.strategy.last
-        seconds = Seconds(
-            **divided(Seconds, last.seconds)[0],
-            evaluation=evaluated - began,
-            round=self.seconds_of_round(),
-        )
         record = RoundRecord(
             round=round,
             models=models,

@@ -58,7 +58,7 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     clients, classes = federation.counts_KC.shape
     if max(clients, classes) > MOST_SIZES:
         return None
-    labels_N = federation.dataset.test_labels[federation.global_test]
+    labels_N = federation.dataset.test.labels[federation.global_test]
     tests = federation.test_indices
     tested = np.bincount(labels_N, minlength=classes).tolist()
     run: dict[str, Any] = {
@@ -70,16 +70,16 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     subjects = subjects_by_class(federation)
     if subjects is not None:
         run["subjects"] = subjects
-    subjects_N = federation.tested_subjects()
+    subjects_N = federation.subjects("test")
     if subjects_N is None:
         return run
-    as_one = federation.dataset.test_groups is not None
+    as_one = federation.dataset.tests_subjects
     independent = [worth(subjects_N[labels_N == label], as_one) for label in range(classes)]
     run["tested"] = independent if as_one else tested
     run["independent"] = independent
     run["client-independent"] = None
     if tests is not None:
-        by_client = map(federation.tested_subjects, range(clients))
+        by_client = [federation.subjects("test", client) for client in range(clients)]
         run["client-independent"] = [
             worth(subjects_M, as_one) for subjects_M in by_client if subjects_M is not None
         ]

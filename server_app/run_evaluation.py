@@ -64,7 +64,7 @@ class RunEvaluation:
         stated = self.settings.general.positive_class
         if self.settings.agreement is None:
             data = self.federation.dataset
-            labels = data.test_labels[self.federation.global_test]
+            labels = data.test.labels[self.federation.global_test]
             tested_C = np.bincount(labels, minlength=data.num_classes).tolist()
             return positive_class(names, stated, self.counts_KC.sum(0).tolist(), tested_C)
         for record in self.folder.rounds():
@@ -104,7 +104,7 @@ class RunEvaluation:
             test = self.federation.test(None, self.device)
             numbers = {"test": self.evaluate_here(test, kept)}
             if test.groups_N is None:  # else a subject's samples are tested together
-                tested_N = self.federation.tested_indices("test")
+                _, tested_N = self.federation.selected("test")
                 for name, state in kept.items():
                     kept[name] = {
                         **state,
