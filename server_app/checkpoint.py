@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from torch import Tensor
+
 from client_app.memory import MemoryLost, folder_of
 from client_app.memory import load as load_memory
 from client_app.process import make_deterministic
@@ -199,7 +201,7 @@ def hashes(strategy: Rounds, run_folder: Path) -> dict[str, str | None]:
         if name != AVERAGE:
             deployed.append(with_prefix(name, state))
 
-    memory: State = {}
+    memory: dict[str, Tensor] = {}
     words: list[str] = []
     complete = True
     folders = {client: folder_of(run_folder, client) for client in sorted(strategy.memory_rounds)}

@@ -287,8 +287,9 @@ def of_clients(
     columns: dict[str, Mapping[int, float]] = {}
     for name in BY_CLIENT:
         if name in pooled.means:
-            column = {client: numbers[name] for client, numbers in by_client.items()}
-            columns[f"client-{name}"] = column
+            columns[f"client-{name}"] = {
+                client: numbers[name] for client, numbers in by_client.items()
+            }
     columns["local-accuracy"] = stated or {
         client: part.local_accuracy(counts_KC[client]) for client, part in scores.items()
     }
