@@ -53,11 +53,7 @@ def check_between_sites(run: RunSettings) -> None:
         rule = f"{BESIDE_SITES}: every site that is there takes part"
         raise run.error("participation", rule)
     for variant in run.variants:
-        upload = variant.upload
-        summed = upload.of_counts is not None or (
-            upload.shapes is not None and not upload.by_client
-        )
-        if agreement.masked and upload.question and not summed:
+        if agreement.masked and variant.upload.question and variant.upload.by_client:
             rule = "needs each site's own answer, and federation.toml says sums = masked"
             raise run.error("method", f"{rule}: {variant.name}")
     for part in run.serving:
