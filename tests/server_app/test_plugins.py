@@ -266,7 +266,7 @@ def test_what_can_be_no_part_is_refused_when_it_is_loaded(name: str, reason: str
         ("Dividing", "((6, 0, 3, 1), (1, 2, 0, 4)) samples of the classes: ZeroDivisionError"),
         (
             "Understating",
-            "understating refuses its own answer: sizes is int64 of 4, not int64 of 3",
+            "client 0: sizes is int64 of 4, not int64 of 3",
         ),
         ("Rolling", "gives other numbers when it is repeated: draw from client.generator"),
         ("Spoiling", "changes what the client gives it"),
