@@ -151,9 +151,11 @@ class Verdict:
         """The mean difference, its interval and the difference of every seed; empty where there is none."""
         if not self.n:
             return "", "", ""
-        effect = f"{signed(self.found.mean, self.metric)} {self.unit}".rstrip()
-        seeds = ", ".join(signed(value, self.metric) for value in self.found.by_seed.values())
-        return effect, ends_words(*self.found.ends, self.metric).strip(), seeds
+        found, metric = self.found, self.metric
+        effect = f"{signed(found.mean, metric)} {self.unit}".rstrip()
+        interval = ends_words(*found.ends, metric).strip()
+        seeds = [signed(value, metric) for value in found.by_seed.values()]
+        return effect, interval, ", ".join(seeds)
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:
