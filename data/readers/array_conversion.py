@@ -75,7 +75,6 @@ def converted(
     for key, split in splits.items():
         images = _channels_last(split, settings, notes)
         changed[key] = replace(split, labels=_labels_of(split, settings, notes), images=images)
-    _check_first_label(changed, settings)
     for key, images in _scaled(changed, settings, notes).items():
         changed[key] = replace(changed[key], images=images)
     return changed, list(dict.fromkeys(notes))  # what holds for several splits is said once
@@ -127,23 +126,6 @@ def _numbers_of(split: Split, names: Array, settings: DataSettings, notes: Notes
         return names
     notes.append("labels that are names are numbered in the order of classes")
     return np.array([classes.index(name) for name in present.tolist()], np.int64)[places_N]
-
-
-def _check_first_label(splits: Mapping[str, Split], settings: DataSettings) -> None:
-    """Refuse labels 1..C of C classes: of another site's file 1..C-1 would pass, and mean something else."""
-    labels = [split.labels for split in splits.values() if split.labels.dtype.kind in "iu"]
-    if settings.first_label or not settings.classes.strip() or not labels:
-        return
-    smallest = min(int(part.min()) for part in labels)
-    largest = max(int(part.max()) for part in labels)
-    classes = settings.num_classes
-    if smallest >= 1 and largest == classes:
-        first = next(iter(splits.values()))
-        raise DataError(
-            f"labels {smallest}..{largest} of {classes} classes: must be 0..{classes - 1}",
-            where=f"{first.where}: {first.named('labels')}",
-            remedy=("if they count from 1: ", SetOption("first-label", "1")),
-        )
 
 
 def _channels_last(split: Split, settings: DataSettings, notes: Notes) -> Array | ImageFiles:
@@ -281,7 +263,10 @@ def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[Array, 
     if is_outside_N.any():
         first = int(np.argmax(is_outside_N))
         found = f"label {labels_N[first]} of {classes} classes at index {first}"
-        raise split.error("labels", found, f"labels must be 0..{classes - 1}")
+        error = split.error("labels", found, f"labels must be 0..{classes - 1}")
+        if labels_N.min() == 1:
+            error.remedy = ("if they count from 1: ", SetOption("first-label", "1"))
+        raise error
     if images.dtype == np.float32:
         is_finite_N = np.isfinite(images).reshape(len(images), -1).all(axis=1)
         if not is_finite_N.all():

@@ -64,7 +64,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
         DataError: a folder is missing, or a class folder is none of the setting classes.
     """
     if not path.is_dir():
-        raise DataError("there is no such folder", where=str(path))
+        raise DataError("there is no such folder", where=path)
     if settings.labels:
         return scan_labelled(path, settings)
     splits = split_folders(path)
@@ -86,7 +86,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
             columns["label"] += [name] * len(of_class)
             columns["split"] += [side] * len(of_class)
         if len(files) == before:
-            raise DataError(f"no image in any class folder: {LAYOUT}", where=str(folder))
+            raise DataError(f"no image in any class folder: {LAYOUT}", where=folder)
     classes = sorted(names)
     notes += [f"class {name} has no image" for name in classes if name not in columns["label"]]
     stated = {role: texts for role, texts in columns.items() if all(texts)}
@@ -94,7 +94,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     known = origins_of(files, headers, settings, stated)
     if len(classes) < 2 and headers and not settings.classes.strip():
         rule = f"holds DICOM files in the folder {classes[0]} alone, and there must be two classes"
-        raise DataError(rule, where=str(path), remedy=with_labels(path))
+        raise DataError(rule, where=path, remedy=with_labels(path))
     refuse_patients(path, columns["label"], known.columns.get("patient", ()), known.names)
     if not stated.get("split"):
         refuse_sites(path, [folder for folder in visible(path) if folder.is_dir()])
@@ -143,7 +143,7 @@ def class_folders(folder: Path) -> dict[str, Path]:
     for name in folders:
         if name != name.strip():
             rule = "the name of a class must have no space around it: rename the folder"
-            raise DataError(rule, where=str(folders[name]))
+            raise DataError(rule, where=folders[name])
     return folders
 
 
@@ -172,7 +172,7 @@ def of_classes(folder: Path, class_names: Sequence[str]) -> dict[int, Path]:
         elif number in found:
             rule = f"is also called {found[number].name}: rename one"
         if number is None or rule:
-            raise DataError(f"class folder {name}: {rule}", where=str(folder))
+            raise DataError(f"class folder {name}: {rule}", where=folder)
         found[number] = class_folder
     return dict(sorted(found.items()))
 
@@ -205,9 +205,9 @@ def split_folders(path: Path) -> dict[str, Path]:
     if "train" in named:
         rule = f"there is no such folder; {path} {LAYOUT}"
         remedy = SetOption("dataset", f"folder:{named['train']}"), " tests on a fifth of train"
-        raise DataError(rule, where=str(path / "test"), remedy=remedy)
+        raise DataError(rule, where=path / "test", remedy=remedy)
     if named:
-        raise DataError(f"there is no such folder; {path} {LAYOUT}", where=str(path / "train"))
+        raise DataError(f"there is no such folder; {path} {LAYOUT}", where=path / "train")
     if not folders:
         raise _no_folders(path, entries)
     return {"": path}
@@ -223,7 +223,7 @@ def _no_folders(path: Path, entries: list[Path]) -> DataError:
         option = SetOption("dataset", f"csv:{tables[0]}")
         remedy = "if the table has columns path and label: ", option
     there = f"holds {len(entries)} files and no folder" if entries else "is empty"
-    return DataError(f"{there}: it {LAYOUT}", where=str(path), remedy=remedy)
+    return DataError(f"{there}: it {LAYOUT}", where=path, remedy=remedy)
 
 
 def refuse_sites(path: Path, folders: list[Path]) -> None:
@@ -234,13 +234,13 @@ def refuse_sites(path: Path, folders: list[Path]) -> None:
     dataset = names[0] if len(names) == 1 else f"domains:{name_list(names)}"
     if all({"train", "training"} & {*map(str.lower, children)} for children in inner):
         remedy = ("its folders do: ", SetOption("dataset", dataset))
-        raise DataError(LAYOUT, where=str(path), remedy=remedy)
+        raise DataError(LAYOUT, where=path, remedy=remedy)
     first = inner[0]
     same = len(folders) > 1 and len(first) > 1 and all(children == first for children in inner)
     if same and not any(child.is_file() for children in contents for child in children):
         rule = f"every folder holds the same folders {', '.join(first[:4])}"
         remedy = ("if these are the classes, the others are sites: ", SetOption("dataset", dataset))
-        raise DataError(rule, where=str(path), remedy=remedy)
+        raise DataError(rule, where=path, remedy=remedy)
 
 
 def refuse_patients(
@@ -253,7 +253,7 @@ def refuse_patients(
     raise DataError(
         f"each of the {len(pairs)} class folders, such as {classes[0]}, holds one alone by {names['patient']}, so that "
         "these look like patients and not like classes",
-        where=str(path),
+        where=path,
         remedy=(with_labels(path), "; or, if they are classes: ", SetOption("columns", "patient=")),
     )
 
@@ -303,7 +303,7 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
     images = [entry for entry in candidates if entry in headers and headers[entry].has_image]
     if not images:
         rule = f"holds no DICOM image, and labels = {settings.labels!r} is for those"
-        raise DataError(rule, where=str(path), remedy="for other images: csv:FILE")
+        raise DataError(rule, where=path, remedy="for other images: csv:FILE")
     by_name = {entry.relative_to(path).as_posix(): headers[entry] for entry in images}
     if file:
         labelled, names, dropped = _by_table(label_table(file, path, settings), by_name, settings)
@@ -349,7 +349,7 @@ def _by_table(
     found = _found(without, len(keys), "files have no row")
     found += _found(sorted(unused), len(table.rows), "rows have no file")
     if not labelled:
-        raise DataError("; ".join(found), where=str(table.file))
+        raise DataError("; ".join(found), where=table.file)
     dropped = _left_out(found, str(table.file), settings)
     return labelled, table.names, [*left_out(table.dropped), *dropped]
 
@@ -403,7 +403,7 @@ def label_table(file: Path, folder: Path, settings: DataSettings) -> LabelTable:
         if rows.setdefault(about, row) != row:
             rule = "is in another row with other values: must have one row, or equal ones"
             where = f"row {table.lines[place]}, {names[key]}"
-            raise DataError(f"{where}: {about[:80]!r} {rule}", where=str(file))
+            raise DataError(f"{where}: {about[:80]!r} {rule}", where=file)
     del names[key]
     return LabelTable(file, key, names, rows, dropped)
 
@@ -424,7 +424,7 @@ def _key_and_roles(
         shown = name_list(header, ", ")[:200]
         rule = f"no column says which files a row is about: must have one of {', '.join(KEYS)}, and has {shown}"
         way = cure_of(settings, {"patient": "NAME"})
-        raise DataError(rule, where=str(file), remedy=("if one names the patient: ", way))
+        raise DataError(rule, where=file, remedy=("if one names the patient: ", way))
     if key == PATIENT:
         del roles["patient"]
     return key, {role: name for role, name in {**roles, key: named[key]}.items() if name}

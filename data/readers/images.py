@@ -102,7 +102,7 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
             if kind.endswith("image"):
                 reason += f", damaged or of a kind that Pillow does not read: {said(error)}"
         rule = f"cannot be read as an image: {reason}"
-        raise DataError(rule, where=str(file)) from error
+        raise DataError(rule, where=file) from error
 
 
 def read_with_pil(
@@ -124,7 +124,7 @@ def read_with_pil(
                 return stored_of_pil(file, opened, channels)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         rule = f"is an image of more pixels than max-image-pixels = {settings.max_image_pixels}"
-        raise DataError(rule, where=str(file)) from None
+        raise DataError(rule, where=file) from None
     finally:
         Image.MAX_IMAGE_PIXELS = before
 
@@ -175,10 +175,10 @@ def refuse_what_pillow_loses(file: Path, opened: ImageFile.ImageFile) -> None:
     if bits > 8:
         rule = "which Pillow cuts to 8: save it with 8 bits, or as PNG in grey without transparency"
         found = f"is a {opened.format} image of {bits} bits a channel"
-        raise DataError(f"{found}, {rule}", where=str(file))
+        raise DataError(f"{found}, {rule}", where=file)
     if SIGNED in tiff_tags(opened).get(ExifTags.Base.SampleFormat, ()):
         rule = "which Pillow takes as unsigned: save it with 16 bits"
-        raise DataError(f"is a TIFF image of signed bytes, {rule}", where=str(file))
+        raise DataError(f"is a TIFF image of signed bytes, {rule}", where=file)
 
 
 def bits_before_pillow(opened: ImageFile.ImageFile) -> int:
@@ -207,7 +207,7 @@ def refuse_picture_in_alpha(file: Path, opened: Image.Image) -> None:
     if all(low == high for low, high in colors) and alpha[0] != alpha[1]:
         rule = "must be in its colors: save it on a background without transparency"
         found = "has one color, and its picture is in its transparency"
-        raise DataError(f"{found}: {rule}", where=str(file))
+        raise DataError(f"{found}: {rule}", where=file)
 
 
 @dataclass(frozen=True)

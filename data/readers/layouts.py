@@ -36,7 +36,7 @@ def read_layout(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Ra
         raise
     except Exception as error:  # a damaged file surfaces as anything
         rule = f"{name} cannot be read: {type(error).__name__}: {said(error)}"
-        raise DataError(rule, where=str(root)) from error
+        raise DataError(rule, where=root) from error
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Layout:
         return Raw(*splits)
 
     def imagenet_lt(self) -> Raw:
-        """The images of ImageNet_LT_{train,val,test}.txt, whose lines are a path below data-root/ImageNet and a label."""
+        """ImageNet_LT_{train,val,test}.txt, whose lines are a path below data-root/ImageNet and a label."""
         folder = self.root / "ImageNet"
         splits = {}
         for key in ("train", "test", "val"):
@@ -162,7 +162,7 @@ class Layout:
             # One image of each list is looked for: looking for all takes long.
             if files and not (folder / files[0][0]).is_file():
                 rule = f"is not there, and {list_file.name} names it"
-                raise DataError(rule, where=str(folder / files[0][0]))
+                raise DataError(rule, where=folder / files[0][0])
             splits[key] = self.split(folder, files, key, central=True)
         return Raw.of(splits)
 
@@ -190,7 +190,7 @@ class Layout:
         """Return the images of paths below a folder. Raises DataError for none."""
         if not files:
             rule = f"no image of a class that is asked for in {key}"
-            raise DataError(rule, where=str(folder))
+            raise DataError(rule, where=folder)
         paths, labels = zip(*files, strict=True)
         images = ImageFiles.of(folder, paths, self.shape, self.settings, central)
         return Split(images, np.array(labels, np.int64), str(folder), key)
