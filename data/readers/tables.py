@@ -213,38 +213,45 @@ def read_numbers(
         DataError: text, a number that does not fit float32, two decimal marks, or a missing value that is refused.
     """
     numbers_NF = np.empty((len(rows), len(inputs)), np.float32)
-    marks: dict[str, str] = {}
     for place, name in enumerate(inputs):
-        for row, of_table in enumerate(rows):
-            cell = table.columns[name][of_table]
-            where = f"row {table.lines[of_table]}, column {name}: {cell[:80]!r}"
-            number = number_in(cell, table.comma_is_decimal)
-            if number is None:
-                remedy = remedy_for(table, name, cell, settings, roles)
-                raise DataError(
-                    f"{where}: must be a finite number", where=table.path, remedy=remedy
-                )
-            numbers_NF[row, place] = number
-            if table.comma_is_decimal and not math.isnan(number):
-                for mark in {*cell} & {",", "."}:
-                    marks.setdefault(mark, where)
-            if len(marks) > 1:
-                first, second = marks.values()
-                rule = "the decimal mark must be a point in every row, or a comma in every row"
-                raise DataError(f"{second}: {rule}; {first}", where=table.path)
+        cells = [table.columns[name][row] for row in rows]
+        numbers = [number_in(cell, table.comma_is_decimal) for cell in cells]
+        if None in numbers:
+            row = rows[numbers.index(None)]
+            remedy = remedy_for(table, name, table.columns[name][row], settings, roles)
+            rule = f"{table.place(row, name)}: must be a finite number"
+            raise DataError(rule, where=table.path, remedy=remedy)
+        numbers_NF[:, place] = np.array(numbers, np.float64)
+    if table.comma_is_decimal:
+        _refuse_two_marks(table, inputs, rows)
     if settings.missing == "median":
         return numbers_NF, [*rows], []
     gaps_NF = np.isnan(numbers_NF)
+    has_gap_N = gaps_NF.any(axis=1)
     found = []
-    for row in np.flatnonzero(gaps_NF.any(axis=1)).tolist():
-        name = inputs[int(gaps_NF[row].argmax())]
-        cell = table.columns[name][rows[row]]
-        found.append(gap_of(f"row {table.lines[rows[row]]}", f"column {name}", cell))
+    for number in np.flatnonzero(has_gap_N).tolist():
+        name = inputs[int(gaps_NF[number].argmax())]
+        cell = table.columns[name][rows[number]]
+        found.append(gap_of(f"row {table.lines[rows[number]]}", f"column {name}", cell))
         if settings.missing == "refuse":
             remedy = remedy_for_gap(settings, name if len(inputs) > 1 else "")
             raise DataError(found[0], where=table.path, remedy=remedy)
-    is_whole_N = ~gaps_NF.any(axis=1)
-    return numbers_NF[is_whole_N], np.array(rows, np.int64)[is_whole_N].tolist(), found
+    return numbers_NF[~has_gap_N], np.array(rows, np.int64)[~has_gap_N].tolist(), found
+
+
+def _refuse_two_marks(table: Table, inputs: Sequence[str], rows: Sequence[int]) -> None:
+    """Raise DataError where a comma marks decimals in one cell, and a point in another."""
+    marks: dict[str, str] = {}
+    for name in inputs:
+        for row in rows:
+            cell = table.columns[name][row]
+            for mark in {*cell} & {",", "."}:
+                if not is_missing(cell):
+                    marks.setdefault(mark, table.place(row, name))
+    if len(marks) > 1:
+        first, second = marks.values()
+        rule = "the decimal mark must be a point in every row, or a comma in every row"
+        raise DataError(f"{second}: {rule}; {first}", where=table.path)
 
 
 def number_in(cell: str, comma_is_decimal: bool) -> float | None:
@@ -297,22 +304,17 @@ class ColumnSummary:
     @property
     def counts_rows(self) -> bool:
         """Whether every row has another whole number, as a column of ids has."""
-        every_row = not self.missing and len(self.texts) >= FEWEST_IDS
-        return every_row and self.is_whole and len(set(self.texts)) == len(self.texts)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all its cells are whole numbers."""
-        return len(self.numbers) == len(self.texts) and all(map(float.is_integer, self.numbers))
+        every_row = not self.missing and FEWEST_IDS <= len(self.texts) == len(set(self.numbers))
+        return every_row and all(map(float.is_integer, self.numbers))
 
     @property
     def type(self) -> str:
-        """whole numbers, numbers, numbers and text, text, or empty."""
+        """numbers, numbers and text, text, or empty."""
         if not self.texts:
             return "empty"
         if len(self.numbers) < len(self.texts):
             return "numbers and text" if self.numbers else "text"
-        return "whole numbers" if self.is_whole else "numbers"
+        return "numbers"
 
     @property
     def range(self) -> str:
