@@ -60,7 +60,7 @@ def resolved(settings: DataSettings) -> DataSettings:
     agreed = as_settings(agreement)
     clients = len(agreement.sites)
     usual = DataSettings()
-    allowed = {name: ("", value) for name, value in agreed.items()}
+    allowed: dict[str, tuple[Any, ...]] = {name: ("", value) for name, value in agreed.items()}
     allowed |= {"clients": (0, clients), "partition": ("auto", "domains")}
     if len(agreement.shape) != 3:
         allowed["augmentation"] = ("none",)

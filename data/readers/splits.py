@@ -296,20 +296,18 @@ def stated_sides(manifest: Manifest, settings: DataSettings) -> Texts | None:
 
 def drawn(manifest: Manifest, everything: Split, settings: DataSettings) -> Booleans:
     """Return (N,): whether each sample tests, where nothing says so. Raises DataError."""
+    subjects_N = None if everything.subjects is None else everything.subjects.astype(np.int64)
     if not is_plain(manifest, settings):
         labels_N = everything.labels.astype(np.int64)
-        subjects_N = everything.subjects
-        patients_N = None if subjects_N is None else subjects_N.astype(np.int64)
-        return fifth(labels_N, settings, manifest.where, everything.sites, patients_N)
+        return fifth(labels_N, settings, manifest.where, everything.sites, subjects_N)
     # By the labels' names, so that the split does not depend on the order of `classes`.
     labels_N = numbered(manifest.of("label"))
-    subjects_N = everything.subjects
     if subjects_N is None:
         _, tested = stratified(labels_N, manifest.where)
         return np.isin(np.arange(len(labels_N)), tested)
     _, first_row_S = np.unique(subjects_N, return_index=True)
     label_S = labels_N[first_row_S]
-    torn = np.flatnonzero(labels_N != label_S[subjects_N.astype(np.int64)])
+    torn = np.flatnonzero(labels_N != label_S[subjects_N])
     if torn.size:
         rule = "has rows of several classes, and a subject is tested as one"
         raise manifest.error("subject", manifest.of("subject")[torn[0]], rule)
