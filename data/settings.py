@@ -12,29 +12,19 @@ from data.readers.catalog import KNOWN
 from data.rules import OneOf, Rule, Settings, require
 from data.text import NAMES_RULE, any_number, is_whole, names_in
 
-PARTITIONS = (
-    "auto",
-    "iid",
-    "lda",
-    "feddf",
-    "llt",
-    "quantity",
-    "classes-per-client",
-    "domains",
-    "pooled",
-    "file",
-)
-USED_BY = {
-    "alpha": ("lda", "feddf", "llt", "quantity"),
-    "min_samples": ("lda", "quantity"),
-    "llt_form": ("llt",),
-    "classes_per_client": ("classes-per-client",),
-    "parts_per_domain": ("domains",),
-    "domain_percent": ("domains",),
+PARTITIONS: dict[str, tuple[str, ...]] = {
+    "auto": (),
+    "iid": (),
+    "lda": ("alpha", "min_samples"),
+    "feddf": ("alpha",),
+    "llt": ("alpha", "llt_form"),
+    "quantity": ("alpha", "min_samples"),
+    "classes-per-client": ("classes_per_client",),
+    "domains": ("parts_per_domain", "domain_percent"),
+    "pooled": (),
+    "file": (),
 }
-"""The partitions that look at a field; under any other it would change nothing."""
-
-
+"""By name, the fields that a partition looks at; any other would change nothing."""
 FRAME = "must be a number from 0, or middle"
 ROLES = ("path", "label", "site", "patient", "split", "fold", "subject")
 """What a column can mean."""
