@@ -170,14 +170,13 @@ def missing(settings: DataSettings) -> dict[str, str]:
 
 
 def _image_files(settings: DataSettings, names: NDArray[np.generic]) -> ImageFiles:
-    """Return the images of a data set whose images stay in their files."""
-    known = KNOWN[settings.dataset]
+    """Return the images of ImageNet-LT, which stay in their files."""
     channels, height, width = settings.shape
     return ImageFiles(
-        Path(settings.data_root).expanduser() / known.image_folder,
+        Path(settings.data_root).expanduser() / "ImageNet",
         names=np.array(names, np.uint8),
         size=(channels, height, width),
-        central=known.central,
+        central=True,
         settings=settings,
     )
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, Lt
 
 from data.errors import SettingError
-from data.readers.catalog import KNOWN
+from data.readers.catalog import IMAGENET_LT
 from data.rules import OneOf, Rule, Settings, require
 from data.text import NAMES_RULE, any_number, is_whole, names_in
 
@@ -289,14 +289,12 @@ class DataSettings(Settings):
     @property
     def long_tailed(self) -> bool:
         """Whether classes have shot groups: a long tail is cut, or the data come with one."""
-        known = KNOWN.get(self.dataset)
-        return self.imbalance_factor > 1 or (known is not None and known.long_tailed)
+        return self.imbalance_factor > 1 or self.in_files
 
     @property
     def in_files(self) -> bool:
         """Whether the images stay in their files and are decoded on demand: ImageNet-LT's would be 17 GB."""
-        known = KNOWN.get(self.dataset)
-        return known is not None and known.image_folder != ""
+        return self.dataset == IMAGENET_LT
 
 
 USUAL = DataSettings()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError
+from data.private_files import owner_only
 
 VERSION = 3
 """Part of every key: raise it when the same files would be read into other arrays."""
@@ -105,13 +106,12 @@ def write(folder: Path, arrays: Arrays) -> None:
     """
     temporary = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
-        if not temporary.parent.is_dir():
-            temporary.parent.mkdir(0o700, parents=True, exist_ok=True)
-        temporary.mkdir(0o700)  # they may be patients' images
-        for name, array in arrays.items():
-            np.save(temporary / f"{name}.npy", array)
-        described = {**hashes_of(arrays), "files": stats(temporary, arrays)}
-        (temporary / "dataset.json").write_text(json.dumps(described))
+        with owner_only():  # they may be patients' images
+            temporary.mkdir(parents=True)
+            for name, array in arrays.items():
+                np.save(temporary / f"{name}.npy", array)
+            described = {**hashes_of(arrays), "files": stats(temporary, arrays)}
+            (temporary / "dataset.json").write_text(json.dumps(described))
         try:
             temporary.rename(folder)
         except OSError:
@@ -180,16 +180,13 @@ def copies(folder: Path) -> dict[Path, int]:
     return found
 
 
-def clear(folder: Path) -> int:
-    """Delete all copies; returns the bytes. Raises DataError where one cannot be deleted."""
-    there = copies(folder)
-    for path in there:
+def clear(folder: Path) -> None:
+    """Delete all copies. Raises DataError where one cannot be deleted."""
+    for path in copies(folder):
         try:
             shutil.rmtree(path)
         except OSError as error:
             raise DataError(f"cannot be deleted ({error.strerror})", where=str(path)) from error
-    return sum(there.values())
-
 
 def stats(folder: Path, names: Iterable[str]) -> dict[str, list[int]]:
     """Size in bytes and time of change in nanoseconds of each array's file."""
