@@ -188,6 +188,7 @@ def clear(folder: Path) -> None:
         except OSError as error:
             raise DataError(f"cannot be deleted ({error.strerror})", where=str(path)) from error
 
+
 def stats(folder: Path, names: Iterable[str]) -> dict[str, list[int]]:
     """Size in bytes and time of change in nanoseconds of each array's file."""
     files = {name: (folder / f"{name}.npy").stat() for name in names}
