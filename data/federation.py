@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from data.dataset import Dataset, SplitData, load
 from data.errors import DataError, SettingError
-from data.holdouts import hold_out, split_validation, validation_as_test
-from data.long_tail import long_tail
 from data.partition_files import path_of, read
 from data.partitions import (
     Indices,
@@ -25,7 +23,7 @@ from data.partitions import (
     llt,
     quantity,
 )
-from data.random_draws import balanced_counts, draw_of_each_domain, generator
+from data.random_draws import generator
 from data.readers.catalog import is_sites
 from data.readers.image_files import ImageFiles
 from data.resolve import resolve
@@ -33,6 +31,7 @@ from data.samples import SampleCache, Samples, noisy
 from data.settings import DataSettings
 from data.sites import agreement_of
 from data.standardization import column_sums, standardization
+from data.subsets import hold_out, long_tail, split_validation, subset, validation_as_test
 from data.text import printable
 
 
@@ -223,7 +222,7 @@ def federate(settings: DataSettings, seed: int) -> Federation:
 
     # Draw the hold-out first: the subset and the long tail below can leave too few samples of a class.
     holdout, train = hold_out(data, settings.holdout_per_class, seed)
-    train = train[_subset(data, data.train, train, settings.train_images, "train-images", seed)]
+    train = subset(data, data.train, train, settings.train_images, "train-images", seed)
     cut = long_tail(
         data.train.labels[train],
         data.num_classes,
@@ -233,7 +232,7 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     )
     train = train[cut]
     tests = np.arange(len(data.test.labels))
-    global_test = _subset(data, data.test, tests, settings.test_images, "test-images", seed)
+    global_test = subset(data, data.test, tests, settings.test_images, "test-images", seed)
 
     parts = [train[part] for part in partition_indices(settings, data, train, seed)]
     domains: tuple[int, ...] | None = None
@@ -384,24 +383,6 @@ def _federation(
         standardized_rows=standardized_rows,
         noise=(settings.noise, seed),
     )
-
-
-def _subset(
-    data: Dataset, split: SplitData, indices: Indices, number: int, key: str, seed: int
-) -> Indices:
-    """Return positions in `indices`, sorted, of `number` samples, equally many of each class; of all if it is 0.
-
-    With domains, draw `number` samples from each domain. The first classes get the remainder.
-
-    Raises:
-        SettingError: naming `key`, if a class has too few samples.
-    """
-    if number == 0:
-        return np.arange(len(indices), dtype=np.int64)
-    labels_N = split.labels[indices]
-    domains_N = None if split.domains is None else split.domains[indices]
-    wanted_C = balanced_counts(number, data.num_classes)
-    return draw_of_each_domain(labels_N, domains_N, data.domain_names, wanted_C, key, number, seed)
 
 
 def partition_indices(
