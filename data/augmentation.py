@@ -4,7 +4,7 @@ All numbers are drawn on the CPU, so that a seed means the same on every device.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -75,7 +75,7 @@ def rotate(images_B: Tensor, draws: Generator) -> Tensor:
     # Coordinates run from -1 to 1 on both axes, so the sides' ratio keeps a rotation from shearing.
     first_row = cosine, -sine * height / width, zero
     second_row = sine * width / height, cosine, zero
-    return sampled(images_B, (*first_row, *second_row), "zeros")
+    return sampled(images_B, _affine(*first_row, *second_row), "zeros")
 
 
 def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
@@ -112,7 +112,7 @@ def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
     first_row = share_x_B, zero_B, center_x_B
     second_row = zero_B, share_y_B, center_y_B
     # The border's color goes on for half a pixel outside the outermost centers; zeros would darken the rim.
-    return sampled(images_B, (*first_row, *second_row), "border")
+    return sampled(images_B, _affine(*first_row, *second_row), "border")
 
 
 def color_jitter(images_B: Tensor, draws: Generator) -> Tensor:
@@ -141,12 +141,13 @@ def _blend(images_B: Tensor, other: Tensor, factor: Tensor) -> Tensor:
     return (factor * images_B + (1 - factor) * other).clamp(0, 1)
 
 
-def sampled(images_B: Tensor, affine: Sequence[Tensor], outside: str) -> Tensor:
-    """Each image sampled, bilinear, where its map leads from coordinates of -1 to 1.
+def _affine(*numbers_B: Tensor) -> Tensor:
+    """(B, 2, 3): the maps of these six numbers, row by row."""
+    return torch.stack(numbers_B, 1).view(-1, 2, 3)
 
-    `affine` has the map's six numbers (B,), row by row.
-    """
-    affine_B23 = torch.stack(list(affine), 1).view(-1, 2, 3)
+
+def sampled(images_B: Tensor, affine_B23: Tensor, outside: str) -> Tensor:
+    """Each image sampled, bilinear, where its map leads from coordinates of -1 to 1."""
     grid = F.affine_grid(affine_B23.to(images_B), list(images_B.shape), align_corners=False)
     return F.grid_sample(
         images_B,
