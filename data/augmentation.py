@@ -24,7 +24,7 @@ def crop(images_B: Tensor, draws: Generator) -> Tensor:
     device = images_B.device
 
     corner_B2 = torch.randint(0, 2 * PADDING + 1, (batch, 2), generator=draws).to(device)
-    top_B1, left_B1 = corner_B2.split(1, dim=1)
+    top_B1, left_B1 = corner_B2.unsqueeze(-1).unbind(1)
     rows_BH = top_B1 + torch.arange(height, device=device)
     columns_BW = left_B1 + torch.arange(width, device=device)
 
