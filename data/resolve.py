@@ -59,7 +59,7 @@ def resolve(settings: DataSettings) -> DataSettings:
     settings.require(len(set(names)) == len(names), "dataset", "must name each domain once")
     classes = _classes(settings, names)
     shape = _shape(settings, names)
-    statistics = _normalization(settings, names, shape)
+    mean, std = _normalization(settings, names, shape)
     _check_choices(settings, names, shape)
 
     sites = _sites(settings)
@@ -79,7 +79,8 @@ def resolve(settings: DataSettings) -> DataSettings:
         clients=clients,
         classes=name_list(classes),
         input_shape="x".join(map(str, shape)),
-        **statistics,
+        mean=mean,
+        std=std,
     )
 
 
@@ -286,7 +287,7 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
 
 def _normalization(
     settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...]
-) -> dict[str, str]:
+) -> tuple[str, str]:
     """Return mean and std as settings have them, one value per channel or a single one for vectors.
 
     Without settings they are 0 and 1 for vectors of the catalog, the data set's own, or 0.5. Empty where a user's own
@@ -296,14 +297,14 @@ def _normalization(
         SettingError: another number of values, or a std that is not positive.
     """
     entry = _usual(settings, names)
-    usual = {"mean": (0.5,), "std": (0.5,)}
+    usual: dict[str, tuple[float, ...]] = {"mean": (0.5,), "std": (0.5,)}
     if len(shape) == 1:
         own = any(map(is_own, names))
         usual = {"mean": (), "std": ()} if own else {"mean": (0.0,), "std": (1.0,)}
     elif entry is not None:
         usual = {"mean": entry.mean, "std": entry.std}
     channels = shape[0] if len(shape) == 3 else 1
-    texts = {}
+    texts = []
     for key, stated in (("mean", settings.means), ("std", settings.stds)):
         values = stated or usual[key]
         if not stated and len(values) not in (0, channels):
@@ -314,9 +315,10 @@ def _normalization(
             values *= channels
         rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
         settings.require(len(values) in (0, channels, shape[0]), key, rule)
-        texts[key] = ",".join(map(str, values))
+        texts.append(",".join(map(str, values)))
     settings.require(all(value > 0 for value in settings.stds), "std", "must be greater than 0")
-    return texts
+    mean, std = texts
+    return mean, std
 
 
 def _missing_rule(name: str, settings: DataSettings, key: str) -> str:

@@ -253,25 +253,27 @@ class DataSettings(Settings):
         names: dict[str, str] = {}
         ignored: list[str] = []
         role = ""
-        rule = f"must be ROLE=NAME,... with {', '.join(ROLES)} as roles, each once, and with a comma in NAME as "
-        rule += '"ROLE=NAME",...; ignore=NAME,NAME leaves columns out'
         for part in filter(None, self._names("columns")):
             before, equals, name = (text.strip() for text in part.partition("="))
-            if not equals and role == IGNORE:
-                # A further name of ignore=NAME,NAME: no other role has a part without =.
-                ignored.append(part)
-                continue
-            role = before
-            if role == IGNORE:
-                self.require(bool(name), "columns", rule)
+            if equals:
+                role = before
+            elif role == IGNORE:
+                name = (
+                    part  # a further name of ignore=NAME,NAME: no other role has a part without =
+                )
+            if role == IGNORE and name:
                 ignored.append(name)
-                continue
-            new_role = role in ROLES and role not in names
-            self.require(bool(equals) and new_role, "columns", rule)
-            names[role] = name
+            elif equals and role in ROLES and role not in names:
+                names[role] = name
+            else:
+                rule = (
+                    f"must be ROLE=NAME,... with {', '.join(ROLES)} as roles, each once, and with a comma in "
+                    'NAME as "ROLE=NAME",...; ignore=NAME,NAME leaves columns out'
+                )
+                raise SettingError("columns", self.columns, rule)
+        columns = [*names.values(), *ignored]
         for name in ignored:
-            once = ignored.count(name) == 1 and name not in names.values()
-            self.require(once, "columns", f"must name column {name!r} once")
+            self.require(columns.count(name) == 1, "columns", f"must name column {name!r} once")
         return names, tuple(ignored)
 
     @property
