@@ -41,7 +41,7 @@ MODULES = (
     "client_app/**/*.py",
     "strategies/**/*.py",
     "data/partitions.py",
-    "data/holdouts.py",
+    "data/subsets.py",
     "server_app/evaluation.py",
     "server_app/round_selection.py",
     "site_agent/approval.py",
