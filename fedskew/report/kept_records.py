@@ -66,12 +66,11 @@ def kept_run(folder: Path | None, settings: RunSettings) -> Run | None:
 
 def read(file: Path, settings: RunSettings) -> Run:
     """Return the run of a file. Raises DataError for one that is damaged, or of other settings."""
-    kinds = {"origin": dict, "rounds": list, "summary": dict}
     try:
         with gzip.open(file) as stream:
-            content = verified(stream.read(LARGEST).decode(), kinds)
+            content = verified(stream.read(LARGEST).decode())
         records = [RoundRecord.of(record) for record in content["rounds"]]
-    except (OSError, ValueError, EOFError, zlib.error) as error:
+    except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
         raise DataError(f"is no kept run, or is damaged: {error}", where=str(file)) from error
     summary = {**content["summary"], "models": summarize(records)}
     run = Run(settings, content["origin"], records, summary, file=file)
