@@ -181,10 +181,11 @@ def read_moments(path: Path, sites: Sequence[str]) -> Moments:
         DataError: the file is no such table, or not of these sites.
     """
     columns, numbers = read_numbers(path)
-    features = [name[4:].strip() for name in columns if f"{name} ".startswith("mean ")]
+    words = [name.partition(" ") for name in columns]
+    features = tuple(dict.fromkeys(feature.strip() for _, _, feature in words))
     means = [f"mean {feature}".strip() for feature in features]
     deviations = [f"std {feature}".strip() for feature in features]
-    if not features or {*columns} != {*means, *deviations}:
+    if {*columns} != {*means, *deviations}:
         rule = "must be `mean` and `std`, or pairs `mean NAME`, `std NAME`"
         raise DataError(f"columns {', '.join(columns)}: {rule}", where=str(path))
     for site in sorted(numbers.keys() ^ set(sites)):
@@ -192,11 +193,12 @@ def read_moments(path: Path, sites: Sequence[str]) -> Moments:
         raise DataError(f"{found} site {site!r}; they are those of the counts", where=str(path))
 
     numbers_KF = np.array([numbers[site] for site in sites])
-    deviations_KF = numbers_KF[:, [columns.index(name) for name in deviations]]
+    means_KF, deviations_KF = (
+        numbers_KF[:, [columns.index(name) for name in names]] for names in (means, deviations)
+    )
     if (deviations_KF <= 0).any():
         raise DataError("a standard deviation must be greater than 0", where=str(path))
-    means_KF = numbers_KF[:, [columns.index(name) for name in means]]
-    return Moments(tuple(features), means_KF, deviations_KF)
+    return Moments(features, means_KF, deviations_KF)
 
 
 def read_numbers(path: Path) -> tuple[list[str], dict[str, list[float]]]:
