@@ -105,8 +105,7 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
     yield row("state", closed, site.state, 0o077, "chmod 700")
     yield row("site.toml", closed, file, 0o022, "chmod go-w")
     yield row("key", key, site, file)
-    approved = f"{agreed.name} {agreed.sha256[:16]}, app {agreed.app[:16]}"
-    yield row("approval", approved_files, site, text=approved)
+    yield approval(site)
     yield row("disk", room, site)
     if site.app is not None:  # only the app knows what its data are and where it computes
         return
@@ -121,6 +120,13 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
         yield row("module", own_module, site, text=f"{agreed.module}: {site.module}")
     yield row("device", device, site)
     yield from data_rows(site)
+
+
+def approval(site: Site) -> Row:
+    """Look at what is approved, and whether it is what is agreed and installed."""
+    agreed = site.agreement
+    text = f"{agreed.name} {agreed.sha256[:16]}, app {agreed.app[:16]}"
+    return row("approval", approved_files, site, text=text)
 
 
 # ---- this machine and its files --------------------------------------------------------------------------------------
