@@ -18,6 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import records_of
 from client_app.handlers import ClientFailure
+from client_app.local_site import NotAllowed
 from client_app.messages import FOLDED, pack, unfolded, unpack
 from site_agent import executor as module
 from site_agent.app_files import app_hash, packed_files
@@ -181,6 +182,19 @@ def test_of_an_error_only_its_class_leaves_but_for_the_reason_that_the_app_gives
     assert site.serve().content["0/error"]["reason"] == "data 1" and site.ended == ["completed"]
     failed, answered = site.entries()
     assert failed["event"] == "failed" and answered["left"][0]["why"] == "data 1"
+
+
+def test_of_a_refusal_the_key_leaves_and_the_reason_stays_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(message: Message, context: Context) -> Message:
+        raise NotAllowed("scores", "5 test samples")
+
+    site = Site(tmp_path, monkeypatch, refuse)
+    reply = site.serve()
+    assert (reply.error.code, reply.error.reason) == (7, "policy: scores")
+    (entry,) = site.entries()
+    assert entry["event"] == "refused" and "5 test samples" in entry["why"] and not entry["left"]
 
 
 def test_what_the_audit_log_cannot_hold_does_not_leave(
