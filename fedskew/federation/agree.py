@@ -7,7 +7,7 @@ are let in, and runs state its hash. Former texts are kept below superseded/.
 import difflib
 import hashlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from data import DataError
@@ -44,7 +44,7 @@ def proposed(folder: FederationFolder) -> Proposal:
     edited = read_agreement(folder.agreement_file)
     app = app_hash(app_files(folder.app))
     text = with_app(folder.agreement_file.read_text(encoding="utf-8"), app)
-    agreement = replace(edited, app=app, sha256=hashlib.sha256(text.encode()).hexdigest())
+    agreement = edited.model_copy(update={"app": app})
     former, warning = b"", ""
     if folder.agreed_file.exists():
         former = folder.agreed_file.read_bytes()

@@ -20,7 +20,6 @@ from pathlib import Path
 from data import DataError, SettingError, require
 from data.agreement import (
     INPUT_KEYS,
-    KEYS,
     Agreement,
     Member,
     agreed_inputs,
@@ -332,8 +331,7 @@ def add_site(
     text = f"{before.rstrip()}\n\n[[site]]\n{lines_of(member)}"
 
     # The text is checked before it is written. It may still hold fewer sites than an agreement needs.
-    table = Table(parse_toml(text.encode(), str(file)), str(file), KEYS)
-    sites = members_of(table, file)
+    sites = members_of(parse_toml(text.encode(), str(file)), file)
     assert len(sites) == len(known) + 1
     draft = file.with_name(file.name + ".tmp")
     draft.write_text(text, encoding="utf-8")

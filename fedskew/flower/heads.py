@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import Tensor
 
-from client_app.client import InvalidReply, Variant
+from client_app.client import Variant
 from client_app.state import State
 from fedskew.flower.method_strategy import MethodStrategy
 from fedskew.flower.questions import ask
@@ -23,9 +23,9 @@ from fedskew.flower.records import BROADCAST, UPLOAD, to_record, to_state
 from fedskew.flower.replies import check_size, client_order, read
 from fedskew.flower.variants import GRID, has_grid
 from strategies.closed_form import ClosedFormHead
-from strategies.core.questions import integer_sum, stacked, wrong_shapes
+from strategies.core.questions import integer_sum, stacked
 from strategies.core.server import Deployment, ServerMethod
-from strategies.core.validation import RejectedUpdate, check_answer, check_samples
+from strategies.core.validation import RejectedUpdate, check_samples, check_upload
 
 log = logging.getLogger("flwr")
 
@@ -130,8 +130,8 @@ class HeadStrategy(MethodStrategy):
         refused: dict[int, Exception] = {}
         for number, reply in enumerate(sorted(replies, key=client_order)):
             try:
-                answers[number] = self._answer(reply, part, variant, number)
-            except (RejectedUpdate, InvalidReply) as reason:
+                answers[number] = self._answer(reply, variant, number)
+            except RejectedUpdate as reason:
                 node = reply.metadata.src_node_id
                 refused[node] = reason
                 log.warning("node %d is refused: %s", node, reason)
@@ -148,8 +148,8 @@ class HeadStrategy(MethodStrategy):
         )
         return answers
 
-    def _answer(self, reply: Message, part: ServerMethod, variant: Variant, number: int) -> State:
-        """Return a node's answer. Raises RejectedUpdate or InvalidReply for one that must not be used."""
+    def _answer(self, reply: Message, variant: Variant, number: int) -> State:
+        """Return a node's answer. Raises RejectedUpdate for one that must not be used."""
         if reply.has_error():
             raise RejectedUpdate(reply.error.reason)
         record = reply.content.array_records.get(UPLOAD + variant.name)
@@ -157,13 +157,6 @@ class HeadStrategy(MethodStrategy):
             raise RejectedUpdate(f"it sends no {variant.name}")
         check_size(record, self._largest(variant.name), variant.name)
         answer: State = read(to_state, record)
-        if part.final_question:
-            check_answer(answer, self.server, part)
-            return answer
-        upload = variant.upload
-        shapes = upload.shapes(self.model) if upload.shapes is not None else {}
-        if reason := wrong_shapes(answer, shapes):
-            raise RejectedUpdate(reason)
-        described = upload.validate(answer, self.model.head.out_features, None)
+        described = check_upload(variant.upload, answer, self.server)
         check_samples(number, described, "its answer is of", self.server)
         return answer

@@ -6,6 +6,7 @@ rest goes to flwr's own aggregation. A reply that is refused takes part in neith
 
 import copy
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar
@@ -388,8 +389,7 @@ class MethodStrategy(FedAvg):
         check_uploads(of_methods, self.server, self.parts)
         if self._averages_norm:
             self._check_like(BATCH_NORM, uploads[BATCH_NORM], self._due_norm)
-        for name, state in uploads.items():
-            check_values(state, f"{name}: ")
+            check_values(uploads[BATCH_NORM], f"{BATCH_NORM}: ")
         shared = self._shared(reply)
         numbers = numbers_of(reply, self.weighted_by_key)
         number, examples = client_number(reply), int(numbers["num-examples"])
@@ -429,7 +429,11 @@ class MethodStrategy(FedAvg):
         if name == BATCH_NORM:
             return largest_record(self._due_norm)
         upload = self.server.variants[name].upload
-        return upload.bytes(self.model, self.model.head.out_features)
+        rows = self.model.head.out_features if upload.by_class else 1
+        largest = 8 * rows  # the classes' numbers
+        for spec in upload.tensors(self.model, self.server.start).values():
+            largest += rows * math.prod(spec.shape) * spec.dtype.itemsize
+        return largest
 
     def _shared(self, reply: Message) -> dict[str, Tensor]:
         """Return the model in a reply. Raises RejectedUpdate where it is not the server's in names and shapes."""

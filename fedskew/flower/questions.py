@@ -7,9 +7,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from client_app.client import InvalidReply
 from client_app.local_site import NOT_A_PARTICIPANT
-from client_app.variants.class_prior import PriorCorrection
+from client_app.variants.class_prior import LARGEST
 from fedskew.flower.records import METRICS, QUESTION
 from fedskew.flower.variants import CLASS_COUNTS
 from strategies.core.exchange_settings import ExchangeSettings
@@ -47,10 +46,8 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
         counts = torch.tensor(record.get(CLASS_COUNTS, []))
         first = next(iter(answers.values()), {"counts": counts})["counts"]
         reason = ""
-        try:
-            PriorCorrection().upload.validate({"counts": counts}, len(counts), None)
-        except InvalidReply as error:
-            reason = str(error)
+        if counts.dtype != torch.int64 or not bool(((counts >= 0) & (counts <= LARGEST)).all()):
+            reason = f"class counts are not whole numbers from 0 to {LARGEST}"
         if len(counts) != len(first):
             reason = f"it has {len(counts)} classes, and another node has {len(first)}"
         if not counts.numel():
