@@ -251,10 +251,11 @@ def class_images(path: Path, about: Description, settings: DataSettings) -> Read
         rule = "must hold images alone, or a folder of them for each class"
         raise DataError(f"holds folders and files: {rule}", where=str(path))
     split = read_split(path, "", about.class_names, about.shape, settings)
-    assert isinstance(split.images, ImageFiles)
-    places = range(len(split.images))
-    names = [str(split.images.path(index).relative_to(path)) for index in places]
-    return Read(split.images, names, [about.class_names[number] for number in split.labels])
+    images = split.images
+    assert isinstance(images, ImageFiles)
+    names = [str(images.path(index).relative_to(path)) for index in range(len(images))]
+    labels = [about.class_names[number] for number in split.labels]
+    return Read(images, names, labels)
 
 
 def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
