@@ -84,9 +84,9 @@ def choose(
     seed_words = words("seed", seeds)
     given = {"method": ",".join(chosen), "seed": ",".join(seed_words)}
     for key in given:
-        value = str(overrides.get(key, ""))
-        rule = f"several are stated as `--{key} {value}`: a run of each"
-        require("," not in value, key, value, rule)
+        stated = str(overrides.get(key, ""))
+        rule = f"several are stated as `--{key} {stated}`: a run of each"
+        require("," not in stated, key, stated, rule)
     by_option = {key: value for key, value in options.items() if value is not None}
     for key, value in {**by_option, **given}.items():
         is_twice = value != "" and key in overrides
