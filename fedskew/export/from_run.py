@@ -14,7 +14,7 @@ from client_app.state import State, copy
 from client_app.tensor_files import KIND, Damaged, write_atomically, writing
 from data import DataError, DataSettings, SettingError, require
 from data.private_files import owner_only
-from data.readers.catalog import KNOWN
+from data.readers.catalog import IMAGENET_LT
 from fedskew.export.model_card import model_card
 from fedskew.export.model_folder import (
     MODEL_FILE,
@@ -108,7 +108,7 @@ class TrainedRun:
         """What the model's file says of itself."""
         settings = self.settings
         dataset = settings["dataset"]
-        cropped = dataset in KNOWN and KNOWN[dataset].central
+        cropped = dataset == IMAGENET_LT
         numbers = self.models.get(self.model) or ModelNumbers()
         # Empty where the training rows decided, of whose columns the run recorded the numbers.
         columns = self.origin.get("standardization", {}).get("columns", [])
