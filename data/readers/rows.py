@@ -65,6 +65,10 @@ class Table:
         """Whether a comma can be a decimal mark: where it does not separate the columns."""
         return self.separator != ","
 
+    def place(self, row: int, name: str) -> str:
+        """Return what a sentence calls a cell, and what it holds."""
+        return f"row {self.lines[row]}, column {name}: {self.columns[name][row][:80]!r}"
+
     @property
     def notes(self) -> list[str]:
         """How the text is written, a sentence each."""
@@ -99,9 +103,9 @@ def read_table(
     where = str(path)
     if not path.is_file():
         raise DataError("there is no such file", where=where)
-    most = settings.max_unpacked_mib
-    if path.stat().st_size > most * MIB:
-        raise DataError(f"is larger than max-unpacked-mib = {most} allows", where=where)
+    limit = settings.max_unpacked_mib
+    if path.stat().st_size > limit * MIB:
+        raise DataError(f"is larger than max-unpacked-mib = {limit} allows", where=where)
     stated = (*settings.column_names.values(), *settings.ignored_columns)
     try:
         rows, separator, encoding = _rows_in(path, {*known, *map(str.lower, stated)}, most)
