@@ -28,8 +28,8 @@ from running_federation import RUNNING_FEDERATION
 
 from data.agreement import as_flower_has_it
 from deploy.local_federation import LocalFederation
+from fedskew.federation.control import Control
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.superlink import Control
 from site_agent.keys import read_key
 
 pytestmark = RUNNING_FEDERATION
