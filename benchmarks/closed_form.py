@@ -58,15 +58,15 @@ def all_features(options: argparse.Namespace) -> dict[str, NDArray[Any]]:
         federation = with_features(federate(data, seed), MODEL, weights, "", "cpu")
         dataset = federation.dataset
         drawn = np.unique(np.concatenate(federation.train_indices))
-        features = dataset.train_inputs[drawn]  # type: ignore[index]
+        features = dataset.train.inputs[drawn]  # type: ignore[index]
         rows.update(zip(drawn.tolist(), features, strict=True))
     indices = np.array(sorted(rows))
-    test = np.arange(len(dataset.test_labels))
+    test = np.arange(len(dataset.test.labels))
     return {
         "train_images": np.stack([rows[index] for index in indices.tolist()]),
-        "train_labels": np.asarray(dataset.train_labels)[indices],
-        "test_images": dataset.test_inputs[test],  # type: ignore[index]
-        "test_labels": np.asarray(dataset.test_labels)[test],
+        "train_labels": np.asarray(dataset.train.labels)[indices],
+        "test_images": dataset.test.inputs[test],  # type: ignore[index]
+        "test_labels": np.asarray(dataset.test.labels)[test],
     }
 
 

@@ -16,9 +16,9 @@ from client_app.models import RANDOM_CONV, ModelSettings, build
 from client_app.models.backbone import sha256_of
 from client_app.models.settings import of_hash
 from client_app.process import make_deterministic
-from data import DataError, Federation
+from data import Federation
 from data.readers import cache
-from data.samples import SampleCache
+from data.samples import SampleCache, Samples
 
 VERSION = 1
 """Part of every key: raise it when the same image would have other features."""
@@ -66,18 +66,13 @@ def with_features(
     if frozen and not settings.weights_sha256:
         # The features are kept under this hash, so no other file may make them.
         settings = of_hash(settings, sha256_of(settings.weights))
-    inputs = {}
-    for split, indices_M in used(federation).items():
-        features_MD = features_of(federation, split, indices_M, model, settings, folder, device)
-        inputs[f"{split}_inputs"] = Rows(features_MD, indices_M)
-    width = inputs["test_inputs"].features_MD.shape[1]
-    vectors = replace(
-        federation.dataset,
-        shape=(width,),
-        mean=(0.0,),
-        std=(1.0,),
-        **inputs,  # type: ignore[arg-type]
-    )
+    data = federation.dataset
+    splits = {}
+    for name, indices_M in used(federation).items():
+        features_MD = features_of(federation, name, indices_M, model, settings, folder, device)
+        width = features_MD.shape[1]
+        splits[name] = replace(getattr(data, name), inputs=Rows(features_MD, indices_M))
+    vectors = replace(data, shape=(width,), mean=(0.0,), std=(1.0,), **splits)
     return replace(
         federation,
         dataset=vectors,
@@ -102,9 +97,9 @@ def used(federation: Federation) -> dict[str, NDArray[np.int64]]:
         "train": np.unique(np.concatenate(train)),
         "test": np.unique(np.concatenate(test)),
     }
-    val_labels = federation.dataset.val_labels
-    if val_labels is not None:
-        held["val"] = np.arange(len(val_labels))
+    val = federation.dataset.val
+    if val is not None:
+        held["val"] = np.arange(len(val.labels))
     return held
 
 
@@ -138,31 +133,28 @@ def features_of(
     ]
     key = cache.key_of([*made_of, *computed], [])
     path = cache.cache_folder(folder) / f"features-{key[:24]}"
-    for _ in range(2):
-        copy = cache.read(path)
-        if copy is not None:
-            arrays, _ = copy
-            return arrays["features"]
-        features_MD = compute(federation, split, indices_M, model, settings, device)
-        cache.write(path, {"features": features_MD})
-    raise DataError(f"{path}: the cached features vanished while they were being read")
+
+    def made() -> dict[str, NDArray[np.generic]]:
+        samples = federation.at(getattr(data, split), indices_M, device)
+        return {"features": compute(samples, data.shape, model, settings, device)}
+
+    arrays, _ = cache.cached(lambda: path, made)
+    return arrays["features"]
 
 
 @torch.no_grad()
 def compute(
-    federation: Federation,
-    split: str,
-    indices_M: NDArray[np.int64],
+    samples: Samples,
+    shape: tuple[int, ...],
     model: str,
     settings: ModelSettings,
     device: str,
 ) -> NDArray[np.float32]:
-    """Return (M, D): the features of a split's samples, one image at a time."""
+    """Return (M, D): the features of samples of this shape, one image at a time."""
     make_deterministic()
-    samples = federation.at(split, indices_M, device)
     # With freeze = all `build` returns the head alone. The head here is not used, so its classes and seed are any.
     whole = replace(settings, freeze="stages") if settings.freeze == "all" else settings
-    backbone = build(model, federation.dataset.shape, classes=2, seed=0, settings=whole)
+    backbone = build(model, shape, classes=2, seed=0, settings=whole)
     backbone.to(device).eval()
     # One by one: whether a kernel rounds a batch's last lanes alike depends on the build of torch.
     rows = []

@@ -134,7 +134,7 @@ def _of_classes(federation: Federation) -> Iterator[str]:
     """Yield a sentence for classes without samples: in both sets, in training, or in the test set."""
     data = federation.dataset
     trained_C = federation.counts_KC.sum(axis=0)
-    test_labels = data.test_labels[federation.global_test]
+    test_labels = data.test.labels[federation.global_test]
     tests_C = np.bincount(test_labels, minlength=data.num_classes)
 
     def named(labels: NDArray[np.intp]) -> str:
@@ -155,7 +155,7 @@ def _of_classes(federation: Federation) -> Iterator[str]:
 
 def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str]:
     """Yield a sentence where a partition gives the samples of one subject to several."""
-    groups_N = federation.dataset.train_groups
+    groups_N = federation.dataset.train.subjects
     if groups_N is None:
         return
     if any(map(is_own, members(settings.dataset))):
@@ -183,7 +183,7 @@ def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str
 def _of_single_subjects(federation: Federation, groups_N: NDArray[np.int64]) -> Iterator[str]:
     """Yield a sentence for classes whose training samples are all of one subject."""
     samples = np.concatenate(federation.train_indices)
-    pairs = np.stack([federation.dataset.train_labels[samples], groups_N[samples]])
+    pairs = np.stack([federation.dataset.train.labels[samples], groups_N[samples]])
     label_P, _ = np.unique(pairs, axis=1)
     subjects_C = np.bincount(label_P, minlength=federation.dataset.num_classes)
     single = np.flatnonzero(subjects_C == 1)
@@ -214,7 +214,7 @@ def of_samples(data: Dataset) -> list[str]:
 
 def look_at(data: Dataset) -> Look:
     """Return the findings of a bounded look at the samples of one's own data; once per process for the same samples."""
-    key = data.content, data.val_labels is None
+    key = data.content, data.val is None
     if key not in _looks:
         if len(_looks) == MOST_LOOKS:
             oldest = next(iter(_looks))
@@ -224,7 +224,7 @@ def look_at(data: Dataset) -> Look:
 
 
 def _look(data: Dataset) -> Look:
-    trained = data.train_inputs
+    trained = data.train.inputs
     assert isinstance(trained, np.ndarray), "one's own data are read into memory"
     bytes_per_sample = max(trained[:1].nbytes, 1)
     chosen = evenly(len(trained), min(MOST_TRAINED, MOST_BYTES // bytes_per_sample))
@@ -234,9 +234,10 @@ def _look(data: Dataset) -> Look:
 
     copies: dict[str, tuple[int, int, str]] = {}
     flat = {"training": _flat(trained, evenly(len(trained), MOST_TESTS))}
-    for split, inputs in (("test", data.test_inputs), ("validation", data.val_inputs)):
-        if not isinstance(inputs, np.ndarray):
+    for name, split in (("test", data.test), ("validation", data.val)):
+        if split is None or not isinstance(split.inputs, np.ndarray):
             continue
+        inputs = split.inputs
         looked = evenly(len(inputs), MOST_TESTS)
         count = 0
         example = ""
@@ -244,10 +245,10 @@ def _look(data: Dataset) -> Look:
             if digest not in first_with:
                 continue
             if not count:
-                example = f"{split} sample {number} is training sample {first_with[digest]}"
+                example = f"{name} sample {number} is training sample {first_with[digest]}"
             count += 1
-        copies[split] = (count, len(looked), example)
-        flat[split] = _flat(inputs, looked)
+        copies[name] = (count, len(looked), example)
+        flat[name] = _flat(inputs, looked)
 
     all_the_same = len(first_with) == 1 and len(chosen) > 1
     return Look(copies, flat, alike=len(chosen) if all_the_same else 0)
@@ -394,7 +395,7 @@ def too_large_columns(data: Dataset) -> str:
 
     Such are columns of another unit than the others, record numbers, years, and outliers.
     """
-    inputs = data.train_inputs
+    inputs = data.train.inputs
     if len(data.shape) != 1 or isinstance(inputs, ImageFiles) or not len(inputs):
         return ""
     scale = 255.0 if inputs.dtype == np.uint8 else 1.0

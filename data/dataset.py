@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.agreement import Agreement
 from data.errors import DataError, text_of
 from data.readers import cache
 from data.readers.catalog import KNOWN, domain_names, has_domains, is_own, is_sites, members
@@ -16,16 +15,32 @@ from data.readers.image_files import ImageFiles, as_float
 from data.readers.input_columns import order_of
 from data.readers.medians import column_labels
 from data.readers.named import fedbn, files_of, read_named
-from data.readers.splits import Raw, Split, checked
+from data.readers.splits import Raw, checked
 from data.readers.user_data import files_of_own, read_own
 from data.resolve import resolve
 from data.settings import OF_OWN, DataSettings
 
 log = logging.getLogger("fedskew")
+SPLITS = ("train", "test", "val")
 Arrays = dict[str, NDArray[np.generic]]
 """The arrays of a data set by name, such as train_inputs, as its cached copy stores them."""
-TRIES = 3
-"""How often to write the cached copy: another process that found the previous copy damaged may delete the new one."""
+
+
+@dataclass(frozen=True, eq=False)
+class SplitData:
+    """The N samples of one split."""
+
+    inputs: NDArray[np.generic] | ImageFiles
+    """(N, *shape), uint8 or float32, memory-mapped and read-only; for ImageNet-LT image files, decoded on demand."""
+    labels: NDArray[np.int64]
+    domains: NDArray[np.int64] | None = None
+    """(N,): each sample's index into domain_names; None where there are no domains."""
+    subjects: NDArray[np.int64] | None = None
+    """(N,): the subject (patient) of each sample, unique across domains and comparable within the split only.
+
+    None if the data do not name the subjects. If only some domains name them, each sample of the others counts as a
+    subject.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,36 +54,16 @@ class Dataset:
     mean: tuple[float, ...]
     """One value per channel, on the scale 0..1. () of vectors whose training rows decide: `federate` fills it in."""
     std: tuple[float, ...]
-    train_inputs: NDArray[np.generic] | ImageFiles
-    """(N, *shape), uint8 or float32, memory-mapped and read-only; for ImageNet-LT image files, decoded on demand."""
-    train_labels: NDArray[np.int64]
-    test_inputs: NDArray[np.generic] | ImageFiles
-    test_labels: NDArray[np.int64]
-    val_inputs: NDArray[np.generic] | ImageFiles | None
-    val_labels: NDArray[np.int64] | None
-    val_domains: NDArray[np.int64] | None
-    train_domains: NDArray[np.int64] | None
-    """(N,): each sample's index into domain_names; None where there are no domains."""
-    test_domains: NDArray[np.int64] | None
-    test_groups: NDArray[np.int64] | None
-    """(N,): the subject of each test sample, if all samples of a subject are evaluated together.
-
-    Numbers are unique across domains. None if samples are evaluated one by one.
-    """
-    train_groups: NDArray[np.int64] | None
-    """(N,): the subject (patient) of each training sample. No split of the training set may separate its samples.
-
-    Numbers are unique across domains, and comparable within the training split only. None if the data do not name the
-    subjects. If only some domains name them, each sample of the others counts as a subject.
-    """
-    val_groups: NDArray[np.int64] | None
-    """(N,): as `train_groups`, for the data's own validation samples."""
-    test_subjects: NDArray[np.int64] | None
-    """(N,): as `train_groups`, for the test samples. It can be set although `test_groups` is None: a table of images
-    names each image's patient and is evaluated image by image."""
+    train: SplitData
+    """No further split of it may separate the samples of a subject."""
+    test: SplitData
+    val: SplitData | None
     domain_names: tuple[str, ...]
     content: str
     """Hash of inputs, labels and domains."""
+    tests_subjects: bool = False
+    """Whether all samples of a subject are evaluated together. A table of images names each image's patient, and is
+    evaluated image by image."""
     input_columns: tuple[str, ...] = ()
     """The names of the vectors' columns in order; empty for images, and where nothing names them."""
     medians: Mapping[str, float] = field(default_factory=dict)
@@ -83,25 +78,18 @@ class Dataset:
         if not wanted or not self.input_columns or wanted == self.input_columns:
             return self
         order = order_of(self.input_columns, wanted, where, wanted_by)
-        in_order: dict[str, NDArray[np.generic]] = {}
-        for name in ("train_inputs", "test_inputs", "val_inputs"):
-            inputs = getattr(self, name)
-            if inputs is not None:
-                in_order[name] = inputs[:, order]
-        return replace(self, input_columns=wanted, **in_order)  # type: ignore[arg-type]
 
-    def tested_as_one(self, split: str) -> NDArray[np.int64] | None:
-        """Return (N,): the subject of each sample of a split, if all samples of a subject are evaluated together.
+        def in_order(split: SplitData) -> SplitData:
+            assert not isinstance(split.inputs, ImageFiles)  # images have no columns
+            return replace(split, inputs=split.inputs[:, order])
 
-        None if the test set is evaluated sample by sample, or if the subjects of the split are unknown.
-
-        Args:
-            split: `train`, `test` or `val`.
-        """
-        if self.test_groups is None:
-            return None
-        groups = {"train": self.train_groups, "test": self.test_groups, "val": self.val_groups}
-        return groups[split]
+        return replace(
+            self,
+            train=in_order(self.train),
+            test=in_order(self.test),
+            val=None if self.val is None else in_order(self.val),
+            input_columns=wanted,
+        )
 
     @property
     def num_classes(self) -> int:
@@ -117,42 +105,36 @@ def load(settings: DataSettings) -> Dataset:
     """
     settings = resolve(settings)
     names = members(settings.dataset)
-    mapped, content = _cached_copy(settings, names)
+    arrays, content = cache.cached(lambda: _folder(settings, names), lambda: _read(settings, names))
 
-    def loaded(name: str) -> NDArray[np.int64]:
-        return np.array(mapped[name], np.int64)
+    domains: tuple[str, ...] = ()
+    # A table's sites are domains only under these partitions. Under any other one, its rows are pooled.
+    if "domain_names" in arrays and settings.partition in ("domains", "file"):
+        domains = decoded(arrays["domain_names"])
+    elif has_domains(settings.dataset):
+        domains = domain_names(names)
 
-    def optional(name: str) -> NDArray[np.int64] | None:
-        return loaded(name) if name in mapped else None
+    def numbers(name: str) -> NDArray[np.int64] | None:
+        return np.array(arrays[name], np.int64) if name in arrays else None
 
-    def inputs(name: str) -> NDArray[np.generic] | ImageFiles:
-        if not settings.in_files:
-            return mapped[name]
-        known = KNOWN[names[0]]
-        root = Path(settings.data_root).expanduser() / known.image_folder
-        paths = np.array(mapped[name], np.uint8)
-        channels, height, width = settings.shape
-        return ImageFiles(
-            root,
-            names=paths,
-            size=(channels, height, width),
-            central=known.central,
-            settings=settings,
+    def split(key: str) -> SplitData | None:
+        labels = numbers(f"{key}_labels")
+        if labels is None:
+            return None
+        inputs = arrays[f"{key}_inputs"]
+        return SplitData(
+            inputs=_image_files(settings, inputs) if settings.in_files else inputs,
+            labels=labels,
+            domains=numbers(f"{key}_domains") if domains else None,
+            subjects=numbers(f"{key}_subjects"),
         )
 
-    # A table's sites are domains only under these partitions. Under any other one, its rows are pooled.
-    by_site = "domain_names" in mapped and settings.partition in ("domains", "file")
-    domains = by_site or has_domains(settings.dataset)
-    has_val = "val_inputs" in mapped
-    names_of_domains: tuple[str, ...] = ()
-    if by_site:
-        names_of_domains = decoded(mapped["domain_names"])
-    elif domains:
-        names_of_domains = domain_names(names)
-    columns = decoded(mapped["input_columns"]) if "input_columns" in mapped else ()
+    train, test = split("train"), split("test")
+    assert train and test
+    columns = decoded(arrays["input_columns"]) if "input_columns" in arrays else ()
     medians: dict[str, float] = {}
-    if "medians" in mapped:
-        medians_F = np.array(mapped["medians"], np.float64).tolist()
+    if "medians" in arrays:
+        medians_F = np.array(arrays["medians"], np.float64).tolist()
         medians = dict(zip(column_labels(columns, len(medians_F)), medians_F, strict=True))
     return Dataset(
         name=settings.dataset,
@@ -160,80 +142,51 @@ def load(settings: DataSettings) -> Dataset:
         shape=settings.shape,
         mean=settings.means,
         std=settings.stds,
-        train_inputs=inputs("train_inputs"),
-        train_labels=loaded("train_labels"),
-        test_inputs=inputs("test_inputs"),
-        test_labels=loaded("test_labels"),
-        val_inputs=inputs("val_inputs") if has_val else None,
-        val_labels=loaded("val_labels") if has_val else None,
-        val_domains=loaded("val_domains") if has_val and domains else None,
-        train_domains=loaded("train_domains") if domains else None,
-        test_domains=loaded("test_domains") if domains else None,
-        test_groups=optional("test_groups"),
-        train_groups=optional("train_groups"),
-        val_groups=optional("val_groups") if has_val else None,
-        test_subjects=optional("test_subjects"),
-        domain_names=names_of_domains,
+        train=train,
+        test=test,
+        val=split("val"),
+        domain_names=domains,
         content=content,
+        tests_subjects="test_groups" in arrays,
         input_columns=columns,
         medians=medians,
     )
 
 
-def _cached_copy(settings: DataSettings, names: tuple[str, ...]) -> tuple[Arrays, str]:
-    """Return the memory-mapped arrays and their content hash. Write the cached copy first if there is none."""
-    identity = _identity(settings, names)
-    folder = _folder(settings, identity, names)
-    copy = cache.read(folder)
-    for _ in range(TRIES):
-        if copy is not None:
-            return copy
-        arrays = _read(settings, names)
-        # Compute the key again: it covers the data files, which `_read` may just have downloaded.
-        folder = _folder(settings, identity, names)
-        cache.write(folder, arrays)
-        copy = cache.read(folder)
-    if copy is None:
-        raise DataError("the cached copy vanished while it was being read", where=str(folder))
-    return copy
+def missing(settings: DataSettings) -> dict[str, str]:
+    """Return the data sets of the settings whose files are missing and cannot be downloaded, with a sentence each.
 
-
-def without_samples(settings: DataSettings, agreement: Agreement) -> Dataset:
-    """Return an empty data set for a server that sees no samples. Its content hash is that of federation.toml.
-
-    The settings are resolved ones.
+    Looks for the files without reading them.
     """
-    no_inputs = np.zeros((0, *settings.shape), np.uint8)
-    no_labels = np.zeros(0, np.int64)
-    return Dataset(
-        name=settings.dataset,
-        class_names=settings.class_names,
-        shape=settings.shape,
-        mean=settings.means,
-        std=settings.stds,
-        train_inputs=no_inputs,
-        train_labels=no_labels,
-        test_inputs=no_inputs,
-        test_labels=no_labels,
-        val_inputs=None,
-        val_labels=None,
-        val_domains=None,
-        train_domains=no_labels,
-        test_domains=no_labels,
-        test_groups=None,
-        train_groups=None,
-        val_groups=None,
-        test_subjects=None,
-        domain_names=tuple(agreement.names),
-        content=agreement.sha256,
-        input_columns=agreement.input_columns,
+    absent: dict[str, str] = {}
+    if is_sites(settings.dataset):
+        return absent
+    for name in members(settings.dataset):
+        try:
+            _files(name, settings)
+        except DataError as error:
+            absent[name] = str(error)
+    return absent
+
+
+def _image_files(settings: DataSettings, names: NDArray[np.generic]) -> ImageFiles:
+    """Return the images of a data set whose images stay in their files."""
+    known = KNOWN[settings.dataset]
+    channels, height, width = settings.shape
+    return ImageFiles(
+        Path(settings.data_root).expanduser() / known.image_folder,
+        names=np.array(names, np.uint8),
+        size=(channels, height, width),
+        central=known.central,
+        settings=settings,
     )
 
 
-def _identity(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
-    """Return the part of a cached copy's key that depends on the settings.
+def _folder(settings: DataSettings, names: tuple[str, ...]) -> Path:
+    """Return the folder of the cached copy.
 
-    It has only the settings that change which data are read, so that runs that differ in other settings share a copy.
+    Its key has the files and only the settings that change what is read from them, so that runs that differ in other
+    settings share a copy.
     """
     layouts = {KNOWN[name].layout for name in names if name in KNOWN}
     own = any(map(is_own, names))
@@ -247,170 +200,139 @@ def _identity(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
         fields += ["window_width", "window_stride"]
     if "cinic" in layouts:
         fields.append("cinic_train")
-    return [names, settings.shape, classes, {field: getattr(settings, field) for field in fields}]
-
-
-def _folder(settings: DataSettings, identity: object, names: tuple[str, ...]) -> Path:
-    key = cache.key_of(identity, _files(names, settings))
+    values = {field: getattr(settings, field) for field in fields}
+    files = [file for name in names for file in _files(name, settings)]
+    key = cache.key_of([names, settings.shape, classes, values], files)
     readable = "-".join(domain_names(names))[:40]  # for people who list the cache
     return cache.cache_folder(settings.cache) / f"{readable}-{key[:24]}"
 
 
-def missing(settings: DataSettings) -> str:
-    """Return a sentence that names the missing files; empty if the data are there or can be downloaded.
-
-    Looks for the files without reading them.
-    """
-    if is_sites(settings.dataset):
-        return ""
-    try:
-        _files(members(settings.dataset), settings)
-    except DataError as error:
-        return str(error)
-    return ""
-
-
-def missing_names(settings: DataSettings) -> list[str]:
-    """Return the data sets of the settings whose files are missing and cannot be downloaded."""
-    absent = []
-    for name in members(settings.dataset):
-        try:
-            _files((name,), settings)
-        except DataError:
-            absent.append(name)
-    return absent
-
-
-def _files(names: tuple[str, ...], settings: DataSettings) -> list[Path]:
-    files: list[Path] = []
-    for name in names:
-        files += files_of_own(name, settings) if is_own(name) else files_of(name, settings)
-    return files
+def _files(name: str, settings: DataSettings) -> list[Path]:
+    return files_of_own(name, settings) if is_own(name) else files_of(name, settings)
 
 
 def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
     """Return the arrays of every split, those of the member data sets concatenated."""
-    raws = [_read_one(name, settings) for name in names]
-    for name, raw in zip(names, raws, strict=True):
+    raws = []
+    for name in names:
+        if is_own(name):
+            raw = read_own(name, settings.class_names, settings.shape, settings)
+        else:
+            raw = read_named(name, settings, settings.shape)
         for note in raw.notes:
             log.info("%s: %s", name, text_of(note))
+        raws.append(raw)
     if settings.recipe == "fedbn":
         raws = fedbn(raws, KNOWN[names[0]].family)
-    raws = _in_one_order(raws)
+
     arrays: Arrays = {}
-    named = [raw.input_columns for raw in raws if raw.input_columns]
-    if named:
-        arrays["input_columns"] = encoded(named[0])
+    columns = [raw.input_columns for raw in raws if raw.input_columns]
+    if columns:
+        arrays["input_columns"] = encoded(columns[0])
     if len(raws) == 1 and raws[0].medians:
         arrays["medians"] = np.array(raws[0].medians, np.float64)
-    for key in ("train", "test", "val"):
-        if settings.in_files:
-            arrays |= _image_paths(key, getattr(raws[0], key))
-        else:
-            _add_split(arrays, key, raws, settings)
-    return arrays | _subjects(raws)
-
-
-def _in_one_order(raws: list[Raw]) -> list[Raw]:
-    """Return the members with their input columns in the order of the first one that names them.
-
-    Raises:
-        DataError: a member has other input columns.
-    """
-    named = [raw for raw in raws if raw.input_columns]
-    if not named:
-        return raws
-    first = named[0]
-    return [_in_order(raw, first) if raw.input_columns else raw for raw in raws]
-
-
-def _in_order(raw: Raw, first: Raw) -> Raw:
-    """Return a data set with its input columns in the order of `first`. Raises DataError."""
-    wanted = first.input_columns
-    if raw.input_columns == wanted:
-        return raw
-    order = order_of(raw.input_columns, wanted, raw.train.where, first.train.where)
-
-    def in_order(split: Split) -> Split:
-        assert not isinstance(split.images, ImageFiles)  # images have no columns
-        return replace(split, images=split.images[:, order])
-
-    return replace(
-        raw,
-        train=in_order(raw.train),
-        test=in_order(raw.test),
-        val=None if raw.val is None else in_order(raw.val),
-        input_columns=wanted,
-    )
-
-
-def _add_split(arrays: Arrays, key: str, raws: list[Raw], settings: DataSettings) -> None:
-    """Add the split `key` of all members to `arrays`. If a member lacks the split, add nothing."""
-    splits = _splits(raws, key)
-    inputs = []
-    labels = []
-    for split in splits:  # check them even if a member lacks the split
-        split_inputs, split_labels = checked(split, settings.shape, settings.num_classes)
-        inputs.append(split_inputs)
-        labels.append(split_labels)
-    if len(splits) < len(raws):
-        return
-
-    of_one_type = _of_one_type(arrays, key, splits, inputs, settings)
-    # Concatenating a single array would copy it.
-    single = len(of_one_type) == 1
-    arrays[f"{key}_inputs"] = of_one_type[0] if single else np.concatenate(of_one_type)
-    arrays[f"{key}_labels"] = np.concatenate(labels)
-
-    # Domains are the sites of one file, or the data sets themselves.
-    sites = splits[0].sites
-    if len(raws) == 1 and raws[0].sites and sites is not None:
-        arrays[f"{key}_domains"] = sites
+    if raws[0].sites and len(raws) == 1:
         arrays["domain_names"] = encoded(raws[0].sites)
-    if has_domains(settings.dataset):
-        sizes = [len(part) for part in labels]
-        domains = np.arange(len(sizes))
-        arrays[f"{key}_domains"] = np.repeat(domains, sizes)
-
-    groups = [split.groups for split in splits if split.groups is not None]
-    if key == "test" and len(groups) == len(raws):
-        arrays["test_groups"] = _renumbered(groups)
-
-
-def _splits(raws: list[Raw], key: str) -> list[Split]:
-    """Return the split `key` of the members that have it."""
-    splits: list[Split | None] = [getattr(raw, key) for raw in raws]
-    return [split for split in splits if split is not None]
+    if settings.in_files:
+        return arrays | _image_paths(raws[0])
+    arrays |= _inputs_and_labels(raws, settings)
+    for key in SPLITS:
+        if f"{key}_labels" in arrays:
+            arrays |= _domains_and_subjects(raws, key, has_domains(settings.dataset))
+    return arrays
 
 
-def _of_one_type(
-    arrays: Arrays,
-    key: str,
-    splits: list[Split],
-    inputs: list[NDArray[np.generic]],
-    settings: DataSettings,
-) -> list[NDArray[np.generic]]:
-    """Return the members' inputs with one dtype, that of the training and test inputs already in `arrays`.
+def _inputs_and_labels(raws: list[Raw], settings: DataSettings) -> Arrays:
+    """Return the inputs and labels of every split that all members have, those of the members concatenated.
 
-    Pixels from image files are uint8, 0..255, or float32, 0..1. If both occur, convert all to float32, including those
-    already in `arrays`. Other arrays are not converted, as their scale is unknown.
+    Columns have the order of the first member that names them. Inputs have one type: pixels from image files are uint8,
+    0..255, or float32, 0..1, and float32 where both occur. Other arrays are not converted, as their scale is unknown.
 
     Raises:
-        DataError: arrays that are not from image files have several dtypes.
+        DataError: a member cannot be trained on, has other columns, or has arrays of another type.
     """
-    types = {str(part.dtype) for part in inputs}
-    if "train_inputs" in arrays:
-        types.add(str(arrays["train_inputs"].dtype))
-    if len(types) == 1:
-        return inputs
-    if not all(isinstance(split.images, ImageFiles) for split in splits):
-        listed = " and ".join(sorted(types))
-        rule = f"{key}_images: {listed}: must all be of one type"
+    orders = _column_orders(raws)
+    inputs: dict[str, list[NDArray[np.generic]]] = {}
+    labels: Arrays = {}
+    in_files = True
+    for key in SPLITS:
+        of_members, labels_of_members = [], []
+        for raw, order in zip(raws, orders, strict=True):
+            split = getattr(raw, key)
+            if split is None:
+                continue
+            split_inputs, split_labels = checked(split, settings.shape, settings.num_classes)
+            of_members.append(split_inputs if order is None else split_inputs[:, order])
+            labels_of_members.append(split_labels)
+            in_files = in_files and isinstance(split.images, ImageFiles)
+        if len(of_members) == len(raws):
+            inputs[key] = of_members
+            labels[f"{key}_labels"] = np.concatenate(labels_of_members)
+
+    arrays = labels
+    types = {str(member.dtype) for of_members in inputs.values() for member in of_members}
+    if len(types) > 1 and not in_files:
+        rule = f"images are {' and '.join(sorted(types))}: must all be of one type"
         raise DataError(rule, where=settings.dataset)
-    for name in ("train_inputs", "test_inputs"):
-        if name in arrays and arrays[name].dtype == np.uint8:
-            arrays[name] = as_float(arrays[name])
-    return [as_float(part) if part.dtype == np.uint8 else part for part in inputs]
+    for key, of_members in inputs.items():
+        if len(types) > 1:
+            of_members = [
+                as_float(member) if member.dtype == np.uint8 else member for member in of_members
+            ]
+        # Concatenating a single array would copy it.
+        single = len(of_members) == 1
+        arrays[f"{key}_inputs"] = of_members[0] if single else np.concatenate(of_members)
+    return arrays
+
+
+def _column_orders(raws: list[Raw]) -> list[NDArray[np.int64] | None]:
+    """Return for each member the order that brings its input columns into that of the first member that names them.
+
+    None where they are in it, or have no names. Raises DataError for a member with other columns.
+    """
+    orders: list[NDArray[np.int64] | None] = []
+    first = next((raw for raw in raws if raw.input_columns), raws[0])
+    for raw in raws:
+        order = None
+        if raw.input_columns not in ((), first.input_columns):
+            places = raw.train.where, first.train.where
+            order = order_of(raw.input_columns, first.input_columns, *places)
+        orders.append(order)
+    return orders
+
+
+def _domains_and_subjects(raws: list[Raw], key: str, has_domains: bool) -> Arrays:
+    """Return the domain and the subject of each sample of a split, by array name, as far as they are known.
+
+    Domains are the sites of one file, or the data sets themselves. Subjects' numbers are unique across members. If only
+    some members name subjects, each sample of the others counts as a subject. There is no array if a member names the
+    subjects of its test samples but not of this split: nobody knows which samples of this split belong together.
+    """
+    arrays: Arrays = {}
+    splits = [getattr(raw, key) for raw in raws]
+    sizes = [len(split.labels) for split in splits]
+    if has_domains:
+        arrays[f"{key}_domains"] = np.repeat(np.arange(len(sizes)), sizes)
+    elif raws[0].sites and splits[0].sites is not None:
+        arrays[f"{key}_domains"] = splits[0].sites
+
+    groups = [split.groups for split in splits]
+    if key == "test" and all(group is not None for group in groups):
+        arrays["test_groups"] = _renumbered(groups)
+    subjects = [split.subjects for split in splits]
+    are_unknown = [part is None for part in subjects]
+    in_test_alone = [
+        raw.test.subjects is not None and is_unknown
+        for raw, is_unknown in zip(raws, are_unknown, strict=True)
+    ]
+    if not all(are_unknown) and not any(in_test_alone):
+        one_per_sample = [np.arange(size) for size in sizes]
+        known = [
+            samples if part is None else part
+            for part, samples in zip(subjects, one_per_sample, strict=True)
+        ]
+        arrays[f"{key}_subjects"] = _renumbered(known)
+    return arrays
 
 
 def _renumbered(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -421,34 +343,6 @@ def _renumbered(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
         shifted.append(part.astype(np.int64) + start)
         start += int(part.max()) + 1
     return np.concatenate(shifted)
-
-
-def _subjects(raws: list[Raw]) -> Arrays:
-    """Return the subjects of each split's samples, by array name. A split without known subjects has no array.
-
-    Numbers are unique across members. If only some members name subjects, each sample of the others counts as a
-    subject. A training or validation split has no array if a member names the subjects of its test samples but not of
-    this split: the member has subjects, and nobody knows which samples of this split belong together.
-    """
-    arrays: Arrays = {}
-    names = {"train": "train_groups", "test": "test_subjects", "val": "val_groups"}
-    for key, name in names.items():
-        splits = _splits(raws, key)
-        if len(splits) < len(raws) or all(split.subjects is None for split in splits):
-            continue
-        only_in_test = [
-            raw.test.subjects is not None and split.subjects is None
-            for raw, split in zip(raws, splits, strict=True)
-        ]
-        if any(only_in_test):
-            continue
-        parts = []
-        for split in splits:
-            subjects = split.subjects
-            one_per_sample = np.arange(len(split.labels), dtype=np.int64)
-            parts.append(one_per_sample if subjects is None else subjects)
-        arrays[name] = _renumbered(parts)
-    return arrays
 
 
 def encoded(names: tuple[str, ...]) -> NDArray[np.uint8]:
@@ -465,15 +359,12 @@ def decoded(names: NDArray[np.generic]) -> tuple[str, ...]:
     return tuple(row.tobytes().rstrip(b"\0").decode() for row in names)
 
 
-def _image_paths(key: str, split: Split | None) -> Arrays:
-    """Return the arrays of a split whose inputs are the paths of image files in place of images."""
-    if split is None:
-        return {}
-    assert isinstance(split.images, ImageFiles)
-    return {f"{key}_inputs": split.images.names, f"{key}_labels": split.labels}
-
-
-def _read_one(name: str, settings: DataSettings) -> Raw:
-    if is_own(name):
-        return read_own(name, settings.class_names, settings.shape, settings)
-    return read_named(name, settings, settings.shape)
+def _image_paths(raw: Raw) -> Arrays:
+    """Return the arrays of a data set whose inputs are the paths of image files in place of images."""
+    arrays: Arrays = {}
+    for key in SPLITS:
+        split = getattr(raw, key)
+        if split is not None:
+            arrays[f"{key}_inputs"] = split.images.names
+            arrays[f"{key}_labels"] = split.labels
+    return arrays

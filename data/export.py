@@ -22,21 +22,9 @@ from data.settings import DataSettings
 from data.text import is_whole
 
 SAMPLE, CLIENT = "sample", "client"
-FILE = "data.npz"
-FEDERATION = """\
-# The one text that all parties agree to; what is empty here must be filled in.
-name = {name}
-classes = {classes}
-input-shape = {shape}
-{columns}mean = {mean}
-std = {std}
-app = ""  # the hash that `fedskew-site approve` shows
-
-{sites}"""
-MEMBER = """\
-[[site]]
-name = {name}
-key = ""  # what `fedskew-site key` prints there
+HEADING = """\
+# The one text that all parties agree to. What is empty here must be filled in: app with the hash that
+# `fedskew-site approve` shows, and each key with what `fedskew-site key` prints at the site.
 """
 SITE = """\
 federation = "federation.toml"  # the approved copy, which is not here yet
@@ -53,7 +41,7 @@ def save_partition(federation: Federation, path: Path) -> None:
         SettingError: it cannot be written.
     """
     saved = SavedPartition(
-        content=federation.dataset.content,
+        data=federation.dataset.content,
         train=federation.train_indices,
         test=federation.global_test,
         domains=federation.domains,
@@ -63,15 +51,16 @@ def save_partition(federation: Federation, path: Path) -> None:
 
 
 def partition_by_table(path: Path, data: Dataset) -> SavedPartition:
-    """Every row gives a training sample, by its place from 0, to a client, by name or number; the others stay unused.
+    """Return the partition of a table. Each row gives a training sample, by its place from 0, to a client by name.
 
-    Clients are numbered in the order of their names, of their values where all are whole numbers.
+    Clients are numbered in the order of their names, of their values where all are whole numbers. Samples that are not
+    in the table stay unused.
 
     Raises:
         DataError: a column that is missing, a sample that is none or is there twice.
     """
     where = str(path)
-    samples = len(data.train_labels)
+    samples = len(data.train.labels)
     held: dict[str, list[int]] = {}
     row_of_sample: dict[int, int] = {}
     with opened(path, DataSettings(), {SAMPLE, CLIENT}) as rows:
@@ -82,19 +71,19 @@ def partition_by_table(path: Path, data: Dataset) -> SavedPartition:
                 raise DataError(f"there is no column {name!r}, only {listed}", where=where)
         for line, row in rows:
             check_length(path, line, row, header)
-            cell = row[header.index(SAMPLE)].strip()
+            sample = row[header.index(SAMPLE)].strip()
             client = row[header.index(CLIENT)].strip()
             # Fewer than 12 digits, as int refuses texts of thousands.
-            number = int(cell) if is_whole(cell) and len(cell) < 12 else -1
-            if not 0 <= number < samples:
-                rule = f"must be a training sample's place, 0..{samples - 1}"
-                raise DataError(f"row {line}, column {SAMPLE}: {cell[:80]!r}: {rule}", where=where)
-            if number in row_of_sample:
+            number = int(sample) if is_whole(sample) and len(sample) < 12 else samples
+            rule = ""
+            if number >= samples:
+                rule = f"column {SAMPLE}: {sample[:80]!r}: must be a training sample's place, 0..{samples - 1}"
+            elif number in row_of_sample:
                 rule = f"sample {number} is that of row {row_of_sample[number]} too"
-                raise DataError(f"row {line}: {rule}", where=where)
-            if is_missing(client):
-                rule = f"{client[:80]!r}: must name a client"
-                raise DataError(f"row {line}, column {CLIENT}: {rule}", where=where)
+            elif is_missing(client):
+                rule = f"column {CLIENT}: {client[:80]!r}: must name a client"
+            if rule:
+                raise DataError(f"row {line}, {rule}", where=where)
             row_of_sample[number] = line
             held.setdefault(client, []).append(number)
     if not held:
@@ -102,9 +91,9 @@ def partition_by_table(path: Path, data: Dataset) -> SavedPartition:
 
     names = sorted(held, key=int) if all(map(is_whole, held)) else sorted(held)
     return SavedPartition(
-        content=data.content,
+        data=data.content,
         train=tuple(np.sort(np.array(held[name], np.int64)) for name in names),
-        test=np.arange(len(data.test_labels), dtype=np.int64),
+        test=np.arange(len(data.test.labels), dtype=np.int64),
         domains=None,
         holdout=np.zeros(0, np.int64),
     )
@@ -118,32 +107,35 @@ def write_sites(federation: Federation, out: Path, name: str) -> list[Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError("must be an empty folder, or none", where=str(out))
     data = federation.dataset
-    if isinstance(data.train_inputs, ImageFiles):
-        raise DataError(
-            "its images stay in their files, and are not copied into folders", where=data.name
-        )
+    if isinstance(data.train.inputs, ImageFiles):
+        rule = "its images stay in their files, and are not copied into folders"
+        raise DataError(rule, where=data.name)
+    agreed: dict[str, object] = {
+        "name": slug(name),
+        "classes": data.class_names,
+        "input-shape": "x".join(map(str, data.shape)),
+        "mean": data.mean,
+        "std": data.std,
+        "app": "",
+    }
+    if data.input_columns:
+        agreed["input-columns"] = data.input_columns
+    text = HEADING + toml_lines(agreed)
     folders = [out / site for site in site_names(federation)]
     for client, folder in enumerate(folders):
         folder.mkdir(parents=True)
-        np.savez(folder / FILE, allow_pickle=False, **arrays(federation, client))
-        text = SITE.format(name=json.dumps(folder.name))
-        (folder / "site.toml").write_text(text, encoding="utf-8")
-    values: dict[str, object] = {
-        "classes": data.class_names,
-        "shape": "x".join(map(str, data.shape)),
-        "name": slug(name),
-        "mean": data.mean,
-        "std": data.std,
-    }
-    # JSON's texts, numbers and lists are TOML's too.
-    words = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
-    columns = ""
-    if data.input_columns:
-        columns = f"input-columns = {json.dumps(data.input_columns, ensure_ascii=False)}\n"
-    sites = "\n".join(MEMBER.format(name=json.dumps(folder.name)) for folder in folders)
-    text = FEDERATION.format(**words, columns=columns, sites=sites)
+        np.savez(folder / "data.npz", allow_pickle=False, **arrays(federation, client))
+        site = SITE.format(name=json.dumps(folder.name))
+        (folder / "site.toml").write_text(site, encoding="utf-8")
+        text += "\n[[site]]\n" + toml_lines({"name": folder.name, "key": ""})
     (out / "federation.toml").write_text(text, encoding="utf-8")
     return folders
+
+
+def toml_lines(entries: Mapping[str, object]) -> str:
+    """Return one line per entry. JSON's texts, numbers and lists are TOML's too."""
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entries.items()]
+    return "".join(lines)
 
 
 def site_names(federation: Federation) -> list[str]:
@@ -167,40 +159,32 @@ def slug(name: str) -> str:
 
 def arrays(federation: Federation, client: int) -> Mapping[str, NDArray[np.generic]]:
     """Return one client's samples as an npz file of one's own data holds them."""
+    data = federation.dataset
     client_arrays: dict[str, NDArray[np.generic]] = {}
     splits = {
-        "train": federation.train(client),
         "test": federation.test(client),
-        "val": federation.validation(client),
+        "train": federation.train(client),
+        "validation": federation.validation(client),
     }
-    for key, samples in splits.items():
+    subjects_before = 0
+    for kind, samples in splits.items():
         if samples is None:
             continue
+        key = "val" if kind == "validation" else kind
         assert not isinstance(samples.inputs_N, ImageFiles)
         inputs = samples.inputs_N.numpy()
         if inputs.ndim == 4:
             inputs = inputs.transpose(0, 2, 3, 1)  # (N, H, W, C), as npz files have images
         client_arrays[f"{key}_images"] = inputs
         client_arrays[f"{key}_labels"] = samples.labels_N.numpy()
-        if samples.groups_N is not None:
-            client_arrays[f"{key}_subjects"] = samples.groups_N.numpy()
-    if federation.dataset.input_columns:
-        client_arrays["columns"] = np.array(federation.dataset.input_columns)
-    return client_arrays | subjects(federation, client)
-
-
-def subjects(federation: Federation, client: int) -> dict[str, NDArray[np.generic]]:
-    """Return the subjects of one client's training and validation samples, apart from those of the test samples."""
-    data = federation.dataset
-    first = 0 if data.test_groups is None else int(data.test_groups.max()) + 1
-    client_subjects: dict[str, NDArray[np.generic]] = {}
-    trained_N = federation.subjects(client)
-    if trained_N is not None:
-        client_subjects["train_subjects"] = trained_N + first
-    # Where validation samples were cut off, theirs are numbered with the training subjects, and no number is in both.
-    if data.train_groups is not None:
-        first += int(data.train_groups.max()) + 1
-    validated_N = federation.validation_subjects(client)
-    if validated_N is not None:
-        client_subjects["val_subjects"] = validated_N + first
-    return client_subjects
+        subjects_N = federation.subjects(kind, client)
+        # With test_subjects in the file, subjects would be tested as one.
+        if subjects_N is None or (kind == "test" and not data.tests_subjects):
+            continue
+        # A number is in one split alone, as a subject is.
+        subjects, number_N = np.unique(subjects_N, return_inverse=True)
+        client_arrays[f"{key}_subjects"] = number_N + subjects_before
+        subjects_before += len(subjects)
+    if data.input_columns:
+        client_arrays["columns"] = np.array(data.input_columns)
+    return client_arrays

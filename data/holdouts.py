@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from data.dataset import Dataset
+from data.dataset import Dataset, SplitData
+from data.errors import SettingError
 from data.partitions import Indices
 from data.random_draws import draw_of_each_domain
-from data.rules import require
 
 SHOWN = 10
 """Clients whose samples a refusal lists. Nobody reads a sentence about more."""
@@ -27,29 +27,30 @@ def hold_out(data: Dataset, per_class: int, seed: int) -> tuple[Indices, Indices
         SettingError: a class has too few samples, no subject is left for the clients, or the data name the subjects
             of test samples but not of training samples.
     """
-    everything = np.arange(len(data.train_labels), dtype=np.int64)
+    everything = np.arange(len(data.train.labels), dtype=np.int64)
     if per_class == 0:
         return everything[:0], everything
 
     key = "holdout-per-class"
     require_subjects(data, key, per_class)
+    subjects_N = data.train.subjects
     holdout = draw_of_each_domain(
-        data.train_labels,
-        data.train_domains,
+        data.train.labels,
+        data.train.domains,
         data.domain_names,
         np.full(data.num_classes, per_class, np.int64),
         key,
         per_class,
         seed,
-        data.train_groups,
+        subjects_N,
     )
-    if data.train_groups is None:
+    if subjects_N is None:
         return holdout, np.setdiff1d(everything, holdout)
-    subjects_of_server = data.train_groups[holdout]
-    of_server = np.isin(data.train_groups, subjects_of_server)
+    of_server = np.isin(subjects_N, subjects_N[holdout])
     of_clients = np.flatnonzero(~of_server)
-    rule = "takes samples of every subject, and somebody has to train"
-    require(len(of_clients) > 0, key, per_class, rule)
+    if not len(of_clients):
+        rule = "takes samples of every subject, and somebody has to train"
+        raise SettingError(key, per_class, rule)
     return holdout, of_clients
 
 
@@ -69,22 +70,20 @@ def split_validation(
         SettingError: no client gets a validation sample, or the data name the subjects of test samples but not of
             training samples.
     """
-    require_subjects(data, "validation-fraction", fraction)
-    shown = parts[:SHOWN]
-    if data.train_groups is not None:
-        validation = _validation_by_subject(
-            data.train_labels, data.train_groups, parts, fraction, draws
-        )
-        sizes = [len(np.unique(data.train_groups[part])) for part in shown]
-        units = "subjects"
+    key = "validation-fraction"
+    require_subjects(data, key, fraction)
+    labels_N, subjects_N = data.train.labels, data.train.subjects
+    if subjects_N is None:
+        validation = _validation_by_sample(labels_N, parts, fraction, draws)
+        units, unit_N = "samples", np.arange(len(labels_N))
     else:
-        validation = _validation_by_sample(data.train_labels, parts, fraction, draws)
-        sizes = [len(part) for part in shown]
-        units = "samples"
-
-    of_clients = ", ".join(f"client {client} has {size}" for client, size in enumerate(sizes))
-    rule = f"cuts nothing off, as the clients have too few {units}: {of_clients}"
-    require(any(map(len, validation)), "validation-fraction", fraction, rule)
+        validation = _validation_by_subject(labels_N, subjects_N, parts, fraction, draws)
+        units, unit_N = "subjects", subjects_N
+    if not any(map(len, validation)):
+        sizes = [len(np.unique(unit_N[part])) for part in parts[:SHOWN]]
+        of_clients = ", ".join(f"client {client} has {size}" for client, size in enumerate(sizes))
+        rule = f"cuts nothing off, as the clients have too few {units}: {of_clients}"
+        raise SettingError(key, fraction, rule)
 
     training = [np.setdiff1d(part, cut) for part, cut in zip(parts, validation, strict=True)]
     return training, tuple(validation)
@@ -100,12 +99,12 @@ def require_subjects(data: Dataset, key: str, value: object) -> None:
         key: The setting that splits the training set, for the error.
         value: Its value.
     """
-    rule = (
-        f"cuts the training set, and {data.name} says whose its test samples are and "
-        "does not say whose its training samples are: in an npz file train_subjects (N,) says it"
-    )
-    unknown = data.test_subjects is not None and data.train_groups is None
-    require(not unknown, key, value, rule)
+    if data.test.subjects is not None and data.train.subjects is None:
+        rule = (
+            f"cuts the training set, and {data.name} says whose its test samples are and "
+            "does not say whose its training samples are: in an npz file train_subjects (N,) says it"
+        )
+        raise SettingError(key, value, rule)
 
 
 def _validation_by_sample(
@@ -149,7 +148,9 @@ def _validation_by_subject(
     home_S = most_common(subject_D, client_D)
     class_S = most_common(subject_D, labels_N[assigned])
     is_drawn_S = np.zeros(len(home_S), np.bool_)
-    for members in _by_client_and_class(home_S, class_S):
+    groups, group_S = np.unique(np.stack([home_S, class_S]), axis=1, return_inverse=True)
+    for group in range(groups.shape[1]):
+        members = np.flatnonzero(group_S.ravel() == group)
         drawn = draws.permutation(members)
         count = int(fraction * len(members) + draws.random())
         is_drawn_S[drawn[:count]] = True
@@ -168,28 +169,12 @@ def most_common(subject_D: NDArray[np.int64], values_D: NDArray[np.int64]) -> ND
         values_D: (D,), each sample's value.
     """
     pairs_2D = np.stack([subject_D, values_D])
-    distinct_2P, count_P = np.unique(pairs_2D, axis=1, return_counts=True)
-    subject_P, value_P = distinct_2P
-
-    # Sort by subject, then by decreasing count, then by value. lexsort takes its last key first.
-    order_P = np.lexsort((value_P, -count_P, subject_P))
-    sorted_subject_P = subject_P[order_P]
-    _, first_S = np.unique(sorted_subject_P, return_index=True)
+    (subject_P, value_P), count_P = np.unique(pairs_2D, axis=1, return_counts=True)
+    # By subject, then by decreasing count. lexsort takes its last key first, and keeps the order of values.
+    order_P = np.lexsort((-count_P, subject_P))
+    _, first_S = np.unique(subject_P[order_P], return_index=True)
     chosen_S: NDArray[np.int64] = value_P[order_P[first_S]]
     return chosen_S
-
-
-def _by_client_and_class(
-    home_S: NDArray[np.int64], class_S: NDArray[np.int64]
-) -> list[NDArray[np.int64]]:
-    """Return the subjects of each (client, class) pair as one array per pair, sorted by client and then by class."""
-    order_S = np.lexsort((class_S, home_S))  # lexsort takes its last key first
-    sorted_home_S = home_S[order_S]
-    sorted_class_S = class_S[order_S]
-    # A group begins where the client or the class differs from that of the previous subject.
-    differs = (np.diff(sorted_home_S) != 0) | (np.diff(sorted_class_S) != 0)
-    begins = np.flatnonzero(differs) + 1
-    return np.split(order_S, begins)
 
 
 def validation_as_test(
@@ -208,37 +193,22 @@ def validation_as_test(
         SettingError: there are no validation samples, or the data do not name their subjects although the test set is
             evaluated by subject.
     """
-    use_own = validation is None
-    inputs = data.val_inputs if use_own else data.train_inputs
-    labels_N = data.val_labels if use_own else data.train_labels
-    domains_N = data.val_domains if use_own else data.train_domains
-    subjects_N = data.val_groups if use_own else data.train_groups
-    rule = f"needs validation-fraction, as {data.name} brings no validation data"
-    require(inputs is not None and labels_N is not None, "evaluate-on", "validation", rule)
-    assert inputs is not None and labels_N is not None, "just required"
+    split: SplitData | None = data.val
+    if validation is not None:
+        split = data.train
+    if split is None:
+        rule = f"needs validation-fraction, as {data.name} brings no validation data"
+        raise SettingError("evaluate-on", "validation", rule)
+    if data.tests_subjects and split.subjects is None:
+        rule = (
+            f"tests subjects as one, as the test set does, and {data.name} does not say whose its "
+            "validation samples are: in an npz file val_subjects (N,) says it"
+        )
+        raise SettingError("evaluate-on", "validation", rule)
     if validation is None:
-        chosen = np.arange(len(labels_N))
+        chosen = np.arange(len(split.labels))
     else:
         chosen = np.sort(np.concatenate(validation))
-
-    by_subject = data.test_groups is not None
-    rule = (
-        f"tests subjects as one, as the test set does, and {data.name} does not say whose its "
-        "validation samples are: in an npz file val_subjects (N,) says it"
-    )
-    require(not by_subject or subjects_N is not None, "evaluate-on", "validation", rule)
-    tests = replace(
-        data,
-        test_inputs=inputs,
-        test_labels=labels_N,
-        test_domains=None if data.test_domains is None else domains_N,
-        test_groups=subjects_N if by_subject else None,
-        test_subjects=subjects_N,
-        val_inputs=None,
-        val_labels=None,
-        val_domains=None,
-        val_groups=None,
-        # Cached features of test samples are keyed by `content`, and these are other samples.
-        content=f"{data.content} validation",
-    )
-    return tests, chosen
+    # Cached features of test samples are keyed by `content`, and these are other samples.
+    content = f"{data.content} validation"
+    return replace(data, test=split, val=None, content=content), chosen

@@ -151,7 +151,7 @@ def plan_costs(planned: Sequence[RunSettings], labels: Mapping[str, str]) -> lis
             model=model_line(settings),
             rounds=settings.general.rounds,
             left=left,
-            missing=missing(settings.data),
+            missing="; ".join(missing(settings.data).values()),
             cost=observed.cost(settings, left),
         )
         entries.append(entry)

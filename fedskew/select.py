@@ -431,7 +431,7 @@ def partition_by_counts(counts: Path, settings: Mapping[str, Scalar]) -> Path:
     draws = generator(0, "like a table")
     parts: list[list[np.ndarray]] = [[] for _ in table.sites]
     for label, name in enumerate(table.classes):
-        available = np.flatnonzero(data.train_labels == label)
+        available = np.flatnonzero(data.train.labels == label)
         ends_K = np.cumsum(table.counts_KC[:, label])
         if ends_K[-1] > len(available):
             rule = f"class {name} has {ends_K[-1]} samples, and class {label} of {data.name}"
@@ -441,9 +441,12 @@ def partition_by_counts(counts: Path, settings: Mapping[str, Scalar]) -> Path:
         for part, samples in zip(parts, chosen, strict=False):  # the last piece is left over
             part.append(samples)
     train = tuple(np.sort(np.concatenate(part)) for part in parts)
-    test = np.flatnonzero(data.test_labels < len(table.classes))
+    test = np.flatnonzero(data.test.labels < len(table.classes))
     content = hashlib.sha256(counts.read_bytes()).hexdigest()[:10]
     path = Path(str(settings["results"])) / f"counts-{content}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    save(path, SavedPartition(data.content, train, test, None, train[0][:0]))
+    partition = SavedPartition(
+        data=data.content, train=train, test=test, domains=None, holdout=train[0][:0]
+    )
+    save(path, partition)
     return path

@@ -59,7 +59,7 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     clients, classes = federation.counts_KC.shape
     if max(clients, classes) > MOST_SIZES:
         return None
-    test_labels = federation.dataset.test_labels[federation.global_test]
+    test_labels = federation.dataset.test.labels[federation.global_test]
     tests = federation.test_indices
     samples_of_run: dict[str, Any] = {
         "clients": federation.client_names,
@@ -70,14 +70,14 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     subjects = subjects_by_class(federation)
     if subjects is not None:
         samples_of_run["subjects"] = subjects
-    subjects_N = federation.tested_subjects()
+    subjects_N = federation.subjects("test")
     if subjects_N is None:
         return samples_of_run
-    as_one = federation.dataset.test_groups is not None
+    as_one = federation.dataset.tests_subjects
     independent = [worth(subjects_N[test_labels == label], as_one) for label in range(classes)]
     of_clients = []
     for client in range(clients):
-        subjects_M = federation.tested_subjects(client)
+        subjects_M = federation.subjects("test", client)
         if subjects_M is not None:
             of_clients.append(worth(subjects_M, as_one))
     samples_of_run["tested"] = independent if as_one else samples_of_run["test"]
@@ -105,10 +105,10 @@ def subjects_by_class(federation: Federation) -> list[list[int]] | None:
     classes = federation.dataset.num_classes
     rows = []
     for client, part in enumerate(federation.train_indices):
-        subjects_N = federation.subjects(client)
+        subjects_N = federation.subjects("train", client)
         if subjects_N is None:
             return None
-        labels_N = federation.dataset.train_labels[part]
+        labels_N = federation.dataset.train.labels[part]
         # Each pair of a subject and a class once.
         _, label_P = np.unique(np.stack([subjects_N, labels_N]), axis=1)
         rows.append(np.bincount(label_P, minlength=classes).tolist())

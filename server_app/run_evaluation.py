@@ -79,7 +79,7 @@ class RunEvaluation:
         stated = self.settings.general.positive_class
         if self.settings.agreement is None:
             data = self.federation.dataset
-            labels = data.test_labels[self.federation.global_test]
+            labels = data.test.labels[self.federation.global_test]
             tested_C = np.bincount(labels, minlength=data.num_classes).tolist()
             return positive_class(names, stated, self.counts_KC.sum(0).tolist(), tested_C)
         if stated:
@@ -137,7 +137,7 @@ class RunEvaluation:
                 numbers[kind] = self.evaluate_here(samples, outputs)
                 if kind != "test":
                     continue
-                tested_N = self.federation.tested_indices(kind)
+                _, tested_N = self.federation.selected(kind)
                 for name, state in outputs.items():
                     tensors = dict(state)
                     if samples.groups_N is None:  # else a subject's samples are tested together

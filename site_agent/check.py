@@ -142,8 +142,8 @@ def data_rows(site: Site) -> Iterator[Row]:
         yield Row("samples", True, Warned(text))
     yield row("test set", test_set, site, view.tested)
     yield row("copies", copies, view)
-    yield row("finite", finite, "training inputs", view.dataset.train_inputs)
-    yield row("finite", finite, "test inputs", view.dataset.test_inputs)
+    yield row("finite", finite, "training inputs", view.dataset.train.inputs)
+    yield row("finite", finite, "test inputs", view.dataset.test.inputs)
 
 
 # ---- this machine and its files --------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def standardization(site: Site) -> str:
 def classes(site: Site, view: SiteView) -> Iterator[str]:
     """The samples of each class."""
     data = view.dataset
-    tested_C = np.bincount(data.test_labels, minlength=data.num_classes)
+    tested_C = np.bincount(data.test.labels, minlength=data.num_classes)
     for name, trained, tested in zip(
         data.class_names, view.counts_C.tolist(), tested_C, strict=True
     ):

@@ -83,7 +83,7 @@ class SiteView:
         if in_order is not self.dataset:
             # With a cache of its own: that of `federate` has samples in the file's order.
             self.federation = replace(self.federation, dataset=in_order, _cache=SampleCache())
-        if not len(self.dataset.test_labels):
+        if not len(self.dataset.test.labels):
             raise DataError("the test set is empty", where=spec.partition(":")[2])
 
     @property

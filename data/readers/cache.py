@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from data.errors import DataError
 
-VERSION = 2
+VERSION = 3
 """Part of every key: raise it when the same files would be read into other arrays."""
 
 VERIFIED = 2**28
@@ -24,9 +24,12 @@ VERIFIED = 2**28
 COPY = re.compile(r"\..+-[0-9a-f]{24}-[0-9a-f]{32}")
 """The name of a copy that was begun, or is being taken away."""
 
-BESIDE = ("train_groups", "val_groups", "test_subjects", "input_columns", "medians")
+BESIDE = ("train_subjects", "val_subjects", "test_subjects", "input_columns", "medians")
 """Arrays that are no part of the content's hash, by which partition files and runs know the samples. They have a hash
 of their own."""
+
+TRIES = 3
+"""How often to write a copy: another process that found the previous copy damaged may delete the new one."""
 
 Arrays = Mapping[str, NDArray[np.generic]]
 log = logging.getLogger("fedskew")
@@ -52,15 +55,11 @@ def key_of(identity: object, files: list[Path]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def content_hash(arrays: Arrays) -> str:
-    """Hash of names, types, shapes and contents, without the arrays of BESIDE."""
-    return _hash_of({name: array for name, array in arrays.items() if name not in BESIDE})
-
-
-def beside_hash(arrays: Arrays) -> str:
-    """Hash of the arrays of BESIDE; empty where there is none."""
-    beside = {name: arrays[name] for name in BESIDE if name in arrays}
-    return _hash_of(beside) if beside else ""
+def hashes_of(arrays: Arrays) -> dict[str, str]:
+    """Return the hash of names, types, shapes and contents, and of those of BESIDE the other one."""
+    beside = {name: array for name, array in arrays.items() if name in BESIDE}
+    content = {name: array for name, array in arrays.items() if name not in BESIDE}
+    return {"content": _hash_of(content), "beside": _hash_of(beside)}
 
 
 def _hash_of(arrays: Arrays) -> str:
@@ -70,6 +69,32 @@ def _hash_of(arrays: Arrays) -> str:
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
         digest.update(array.data.cast("B"))
     return digest.hexdigest()
+
+
+def cached(
+    folder: Callable[[], Path], make: Callable[[], Arrays]
+) -> tuple[dict[str, NDArray[np.generic]], str]:
+    """Return the arrays of a copy, memory-mapped and read-only, and their content hash. Make the copy if there is none.
+
+    Args:
+        folder: Returns the copy's folder. Asked again after `make`, which may download the files that the key is from.
+        make: Returns the arrays.
+
+    Raises:
+        DataError: the copy cannot be written or read, or another process deletes it again and again.
+    """
+    path = folder()
+    for _ in range(TRIES):
+        copy = read(path)
+        if copy is not None:
+            return copy
+        arrays = make()
+        path = folder()
+        write(path, arrays)
+    copy = read(path)
+    if copy is None:
+        raise DataError("the cached copy vanished while it was being read", where=str(path))
+    return copy
 
 
 def write(folder: Path, arrays: Arrays) -> None:
@@ -85,15 +110,8 @@ def write(folder: Path, arrays: Arrays) -> None:
         temporary.mkdir(0o700)  # they may be patients' images
         for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array)
-        described: dict[str, object] = {
-            "content": content_hash(arrays),
-            "arrays": sorted(arrays),
-            "files": stats(temporary, arrays),
-        }
-        if beside := beside_hash(arrays):
-            described["beside"] = beside
-        text = json.dumps({**described, "checksum": checksum(described)})
-        (temporary / "dataset.json").write_text(text)
+        described = {**hashes_of(arrays), "files": stats(temporary, arrays)}
+        (temporary / "dataset.json").write_text(json.dumps(described))
         try:
             temporary.rename(folder)
         except OSError:
@@ -116,35 +134,27 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
     Raises:
         DataError: a copy may not be read, or a damaged one not be taken away.
     """
+    if not folder.is_dir():
+        return None
     try:
         described = json.loads((folder / "dataset.json").read_text())
-        content = described["content"]
-        names = described["arrays"]
-        now = stats(folder, names)
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
-        if described.pop("checksum") != checksum(described):
-            raise ValueError("dataset.json is not as it was written")
-        as_written = described["files"] == now
-        large = sum(array.nbytes for array in arrays.values()) > VERIFIED
-        verified = _verified.get(folder) == now
-        if not verified and not (as_written and large):
-            same_content = content_hash(arrays) == content
-            same_beside = beside_hash(arrays) == described.get("beside", "")
-            if not (same_content and same_beside):
+        now = stats(folder, described["files"])
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in now}
+        is_large = sum(array.nbytes for array in arrays.values()) > VERIFIED
+        is_verified = is_large and now == described["files"]
+        if _verified.get(folder) != now and not is_verified:
+            hashes = hashes_of(arrays)
+            if hashes != {key: described[key] for key in hashes}:
                 raise ValueError("its contents are not those that were written")
             _verified[folder] = now
-        return arrays, content
-    except (FileNotFoundError, NotADirectoryError):
-        if not folder.is_dir():
-            return None
-        reason = "is incomplete"
+        return arrays, described["content"]
     except PermissionError as error:
         rule = f"the cached copy cannot be read ({error.strerror})"
         raise DataError(rule, where=str(folder)) from error
     # A damaged file surfaces as anything, an EOFError or a SyntaxError among others.
     except Exception as error:
-        reason = f"is damaged ({' '.join(str(error).split())})"
-    log.warning("%s: the cached copy %s and is made anew", folder, reason)
+        reason = " ".join(str(error).split())
+    log.warning("%s: the cached copy is damaged (%s) and is made anew", folder, reason)
     # Renamed before it is deleted: processes that have mapped the files keep them.
     aside = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
@@ -185,12 +195,6 @@ def stats(folder: Path, names: Iterable[str]) -> dict[str, list[int]]:
     """Size in bytes and time of change in nanoseconds of each array's file."""
     files = {name: (folder / f"{name}.npy").stat() for name in names}
     return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in files.items()}
-
-
-def checksum(described: Mapping[str, object]) -> str:
-    """Hash of the other entries of dataset.json."""
-    text = json.dumps(described, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _cannot_be_written(folder: Path, error: OSError) -> DataError:

@@ -42,7 +42,7 @@ def check(path: str, given: Mapping[str, Any], cache: str) -> None:
     if beyond_one(data):
         notes.append("images of floating-point numbers are taken as 0..1, and some are outside")
 
-    settings, federation, refusal = partitioned(chosen, len(data.train_labels), cache)
+    settings, federation, refusal = partitioned(chosen, len(data.train.labels), cache)
     if federation is not None:
         run = parse({**settings, "cache": cache})
         refuse_untrainable(run.data, federation)
@@ -92,16 +92,16 @@ def partitioned(
 
 def beyond_one(data: Dataset) -> bool:
     """Return whether images are floating-point numbers on another scale than 0..1."""
-    images = [data.train_inputs, data.test_inputs] if len(data.shape) == 3 else []
+    images = [data.train.inputs, data.test.inputs] if len(data.shape) == 3 else []
     wide = [part for part in images if isinstance(part, np.ndarray) and part.dtype == np.float32]
     return any(part.min() < 0 or part.max() > 1 for part in wide)
 
 
 def print_counts(data: Dataset) -> None:
     """Print the samples of each class in each split."""
-    splits = {"train": data.train_labels, "test": data.test_labels}
-    if data.val_labels is not None:
-        splits["val"] = data.val_labels
+    splits = {"train": data.train.labels, "test": data.test.labels}
+    if data.val is not None:
+        splits["val"] = data.val.labels
     table = terminal_table(*numeric("class", *splits))
     counts = [np.bincount(labels, minlength=data.num_classes) for labels in splits.values()]
     for name, *row in zip(data.class_names, *counts, strict=True):

@@ -132,9 +132,9 @@ def draw(kept: "Iterable[Run]", cells: int, seed: int) -> set[str]:
 
     Raises SettingError where there are fewer than that.
     """
-    from data.dataset import missing_names
+    from data.dataset import missing
 
-    names = [run.name for run in kept if not missing_names(run.settings.data)]
+    names = [run.name for run in kept if not missing(run.settings.data)]
     if len(names) < cells:
         rule = f"must be at most {len(names)}: so many kept runs have their data in data-root"
         raise SettingError("--cells", cells, rule)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from data import DataError, federate
 from data.data_warnings import refuse_untrainable
-from data.dataset import missing_names
+from data.dataset import missing
 from fedskew import costs
 from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import FAILED, complain, console
@@ -242,7 +242,7 @@ def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
     Raises DataError where none of them is.
     """
     unfinished = [settings for settings in runs(cells) if not is_finished(settings)]
-    lacking = {settings.run_id: missing_names(settings.data) for settings in unfinished}
+    lacking = {settings.run_id: missing(settings.data) for settings in unfinished}
     counts = Counter(chain.from_iterable(lacking.values()))
     for name, count in counts.items():
         out.print(f"{name} is not in data-root: {count} runs are left out", markup=False)

@@ -100,12 +100,12 @@ def subjects_of(federation: Federation) -> Subjects | None:
     """Return the subjects of the clients' training samples; None where the data do not name them."""
     sites, counts = [], []
     for client, indices in enumerate(federation.train_indices):
-        subjects_N = federation.subjects(client)
+        subjects_N = federation.subjects("train", client)
         if subjects_N is None:
             return None
         names, index_N = np.unique(subjects_N, return_inverse=True)
         counts_SC = np.zeros((len(names), federation.dataset.num_classes), np.int64)
-        np.add.at(counts_SC, (index_N, federation.dataset.train_labels[indices]), 1)
+        np.add.at(counts_SC, (index_N, federation.dataset.train.labels[indices]), 1)
         counts.append(counts_SC)
         sites.append(np.full(len(names), client, np.int64))
     return Subjects(np.concatenate(sites), np.concatenate(counts))
@@ -145,7 +145,7 @@ def moments_of(federation: Federation) -> Moments | None:
     Of images they are those of all pixels, of a table of numbers of each column. None where the images are not in
     memory, as files are too slow to read for a line of text.
     """
-    inputs = federation.dataset.train_inputs
+    inputs = federation.dataset.train.inputs
     if not isinstance(inputs, np.ndarray):
         return None
     is_image = len(federation.dataset.shape) == 3

@@ -34,7 +34,7 @@ def test_features_are_computed_of_every_sample_that_somebody_has_and_of_no_other
         holdout_indices=indices(7),
         global_test=indices(5, 1),
         validation_indices=None,
-        dataset=SimpleNamespace(val_labels=None),
+        dataset=SimpleNamespace(val=None),
     )
 
     def numbers() -> dict[str, list[int]]:
@@ -42,7 +42,7 @@ def test_features_are_computed_of_every_sample_that_somebody_has_and_of_no_other
 
     assert numbers() == {"train": [2, 4, 7, 9], "test": [1, 5]}
     federation.validation_indices = [indices(3), indices(8)]
-    federation.dataset.val_labels = np.zeros(3)
+    federation.dataset.val = SimpleNamespace(labels=np.zeros(3))
     assert numbers() == {"train": [2, 3, 4, 7, 8, 9], "test": [1, 5], "val": [0, 1, 2]}
 
 

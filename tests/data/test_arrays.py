@@ -121,14 +121,14 @@ def test_subjects_are_those_of_the_file(tmp_path):
     train = {"train_subjects": np.arange(10) % 4 + 50}
     test = {"test_subjects": np.array([7, 9, 7, 9, 7])}
     data = load(npz(tmp_path, **train, **test))
-    assert np.unique(data.train_groups, return_inverse=True)[1].tolist() == [0, 1, 2, 3] * 2 + [
+    assert np.unique(data.train.subjects, return_inverse=True)[1].tolist() == [0, 1, 2, 3] * 2 + [
         0,
         1,
     ]
-    assert data.test_groups.tolist() == data.test_subjects.tolist() == [0, 1, 0, 1, 0]
+    assert data.tests_subjects and data.test.subjects.tolist() == [0, 1, 0, 1, 0]
     unsaid = load(npz(tmp_path, **test))
-    assert unsaid.train_groups is None and unsaid.test_subjects is not None
-    assert load(npz(tmp_path, **train)).test_groups is None
+    assert unsaid.train.subjects is None and unsaid.test.subjects is not None
+    assert not load(npz(tmp_path, **train)).tests_subjects
 
 
 def test_gaps_in_vectors_are_refused_dropped_or_filled(tmp_path):
@@ -141,7 +141,7 @@ def test_gaps_in_vectors_are_refused_dropped_or_filled(tmp_path):
     assert options[:2] == [SetOption("missing", "drop"), SetOption("missing", "median")]
     data = load(replace(settings, missing="median"))
     assert data.medians == {"age": 9.0, "bmi": 11.0}
-    assert data.train_inputs[2, 1] == data.test_inputs[2, 1] == 11.0
+    assert data.train.inputs[2, 1] == data.test.inputs[2, 1] == 11.0
     twice = np.array(["age", "age"])
     changed = npz(tmp_path, "2", train_images=train, test_images=train[:5], columns=twice)
     refused(replace(changed, missing="drop"), "columns: ")
@@ -154,7 +154,7 @@ def test_a_file_is_refused_before_it_unpacks_to_more_than_the_setting(tmp_path):
     np.savez_compressed(path, **arrays, test_images=noise(0, 4, 4, 4), test_labels=labels)
     settings = DataSettings(f"npz:{path}", classes="2", input_shape="1x4x4", max_unpacked_mib=3)
     refused(replace(settings, max_unpacked_mib=2), "max-unpacked-mib = 2")
-    assert len(load(settings).train_labels) == 4
+    assert len(load(settings).train.labels) == 4
 
 
 # ---- MedMNIST --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from data.readers import cache
 
 def test_memory_mapped_and_read_only():
     data = load(DataSettings())
-    assert isinstance(data.train_inputs, np.memmap) and not data.train_inputs.flags.writeable
+    assert isinstance(data.train.inputs, np.memmap) and not data.train.inputs.flags.writeable
 
 
 def test_the_second_writer_leaves_the_first_ones_copy(tmp_path):
@@ -44,7 +44,7 @@ def change_a_pixel(folder):
 
 
 def turn_subjects(folder):
-    file = folder / "train_groups.npy"
+    file = folder / "train_subjects.npy"
     np.save(file, np.load(file)[::-1])
 
 
@@ -70,14 +70,14 @@ def subjects(folder):
 def test_a_damaged_copy_is_made_anew(tmp_path, own_cache, caplog, harm):
     settings = subjects(tmp_path)
     before = load(settings)
-    inputs, groups = np.array(before.train_inputs), before.train_groups
+    inputs, groups = np.array(before.train.inputs), before.train.subjects
     (folder,) = own_cache.iterdir()
     del before  # to map a file that another one cuts is a bus error
     HARMS[harm](folder)
     importlib.reload(cache)  # as another process, which has compared no copy with its hash
     after = load(settings)
-    assert np.array_equal(after.train_inputs, inputs)
-    assert np.array_equal(after.train_groups, groups)
+    assert np.array_equal(after.train.inputs, inputs)
+    assert np.array_equal(after.train.subjects, groups)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -86,7 +86,7 @@ def test_changed_files_and_another_shape_make_another_copy(tmp_path, own_cache):
     write_npz(tmp_path / "mnist.npz")
     load(settings)
     write_npz(tmp_path / "mnist.npz", train=30)
-    assert len(load(settings).train_labels) == 30
+    assert len(load(settings).train.labels) == 30
     load(replace(settings, input_shape="1x14x14"))
     load(replace(settings, mean="0.5"))  # normalization is no part of the copy
     assert len(list(own_cache.iterdir())) == 3

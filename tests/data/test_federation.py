@@ -56,7 +56,7 @@ def test_the_hash_does_not_depend_on_paths_but_on_contents(tmp_path, domains, ow
 def test_subsets_are_balanced():
     federation = federate(DataSettings(train_images=103, test_images=21, partition="iid"), 0)
     assert federation.counts_KC.sum(axis=0).tolist() == [11, 11, 11, 10, 10, 10, 10, 10, 10, 10]
-    test = federation.dataset.test_labels[federation.global_test]
+    test = federation.dataset.test.labels[federation.global_test]
     assert np.bincount(test).tolist() == [3] + [2] * 9
     # Class 8 has 138 images for training.
     assert federate(DataSettings(train_images=1388), 0).counts_KC.sum() == 1388
@@ -73,7 +73,7 @@ def test_domains_are_clients(domains):
     federation = federate(domains, 0)
     assert federation.counts_KC.tolist() == [[9] * 10, [9, 8] + [7] * 8]
     for client in range(2):
-        assert (federation.dataset.train_domains[federation.train_indices[client]] == client).all()
+        assert (federation.dataset.train.domains[federation.train_indices[client]] == client).all()
     drawn = federate(replace(domains, train_images=72), 0)
     assert drawn.counts_KC.tolist() == [[8, 8] + [7] * 8] * 2
     error = setting_refused("train-images", lambda: federate(replace(domains, train_images=75), 0))
@@ -86,8 +86,8 @@ def test_domains_are_clients(domains):
 def test_samples_are_those_of_the_client_and_normalized():
     federation = federate(DataSettings(mean="0.25", std="0.5"), 0)
     trained, indices = federation.train(2), federation.train_indices[2]
-    assert np.array_equal(trained.inputs_N.numpy(), federation.dataset.train_inputs[indices])
-    assert np.array_equal(trained.labels_N.numpy(), federation.dataset.train_labels[indices])
+    assert np.array_equal(trained.inputs_N.numpy(), federation.dataset.train.inputs[indices])
+    assert np.array_equal(trained.labels_N.numpy(), federation.dataset.train.labels[indices])
     batch = trained.batch(torch.tensor([3, 0]))
     expected = (trained.inputs_N[[3, 0]].double() / 255 - 0.25) / 0.5
     assert torch.allclose(batch, expected.float(), atol=1e-6)

@@ -42,10 +42,10 @@ def refused(settings, where):
 
 def test_every_format_is_read_in_the_shape_asked_for(tmp_path):
     data = load(pets(tmp_path))
-    assert (data.train_labels.tolist(), data.test_labels.tolist()) == ([0, 0, 1], [1])
-    assert data.train_inputs[0, :, 0, 0].tolist() == [255, 0, 0]
-    assert (data.train_inputs[1] == 77).all()
-    assert load(pets(tmp_path, "dog,cat")).train_labels.tolist() == [0, 1, 1]
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([0, 0, 1], [1])
+    assert data.train.inputs[0, :, 0, 0].tolist() == [255, 0, 0]
+    assert (data.train.inputs[1] == 77).all()
+    assert load(pets(tmp_path, "dog,cat")).train.labels.tolist() == [0, 1, 1]
 
 
 def test_folders_that_cannot_be_used(tmp_path):
@@ -82,7 +82,7 @@ def test_luma_is_pils():
 
 def test_the_largest_picture_is_a_setting(tmp_path):
     settings, before = pets(tmp_path), Image.MAX_IMAGE_PIXELS
-    assert load(replace(settings, max_image_pixels=64)).train_inputs.shape[0] == 3
+    assert load(replace(settings, max_image_pixels=64)).train.inputs.shape[0] == 3
     assert before == Image.MAX_IMAGE_PIXELS  # others that open images have their own limit
     (tmp_path / "pets/train/cat/1.png").touch()  # no cached copy any more
     refused(replace(settings, max_image_pixels=63), tmp_path / "pets/train/cat/2.png")
@@ -124,11 +124,11 @@ def test_few_bits_in_files_of_16_are_asked_about(tmp_path):
         load(settings)
     proposed = [option.value for option in options_of(caught.value.remedy)]
     assert proposed == ["0,16383", "0,65535"]
-    assert load(replace(settings, pixel_range=proposed[1])).train_inputs.max() < 0.26
+    assert load(replace(settings, pixel_range=proposed[1])).train.inputs.max() < 0.26
     for k in range(4):  # some are in the training part
         white = Image.fromarray(np.full((4, 4), 40_000, np.uint16))
         white.save(tmp_path / f"own/ill/white{k}.tif")
-    assert load(settings).train_inputs.max() > 0.6
+    assert load(settings).train.inputs.max() > 0.6
 
 
 def test_floats_far_from_what_mean_and_std_say_are_asked_about(tmp_path):
@@ -139,7 +139,7 @@ def test_floats_far_from_what_mean_and_std_say_are_asked_about(tmp_path):
         parts = {"train_images": images, "test_images": images}
         write_npz(tmp_path / "own.npz", test=20, classes=2, **parts)
         settings = {"classes": "2", "input_shape": "1x4x4", **stated}
-        return load(DataSettings(f"npz:{tmp_path / 'own.npz'}", **settings)).train_inputs[:, 0]
+        return load(DataSettings(f"npz:{tmp_path / 'own.npz'}", **settings)).train.inputs[:, 0]
 
     with pytest.raises(DataError) as caught:
         check(images)
@@ -198,7 +198,7 @@ def test_a_data_set_of_the_library_is_refused_and_taken_with_the_setting_that_he
         helped = replace(settings, **{option.key: option.value})
         classes = guess_settings(settings.dataset, helped).settings["classes"]
         data = load(replace(helped, classes=classes))
-        assert len(data.train_labels) + len(data.test_labels) == samples and len(data.test_labels)
+        assert len(data.train.labels) + len(data.test.labels) == samples and len(data.test.labels)
 
 
 def test_the_labels_minus_one_and_one_are_classes(tmp_path, monkeypatch):
@@ -222,6 +222,6 @@ def test_the_stand_in_is_like_the_library(tmp_path):
     datasets.DatasetDict({"train": part, "test": part}).save_to_disk(str(tmp_path / "saved"))
     settings = DataSettings(f"hf:{tmp_path / 'saved'}", classes="cat,dog", input_shape="1x6x5")
     data = load(settings)
-    assert data.train_labels.tolist() == L and np.array_equal(
-        data.train_inputs[5, 0], noise(5, 6, 5)
+    assert data.train.labels.tolist() == L and np.array_equal(
+        data.train.inputs[5, 0], noise(5, 6, 5)
     )

@@ -29,8 +29,9 @@ def draws(seed=0):
 
 def samples(labels, **of_samples):
     """Return a data set of training samples of these labels, and what else is said of each."""
-    fields = {f"train_{name}": np.array(values) for name, values in of_samples.items()}
-    return replace(load(DataSettings()), train_labels=np.array(labels), **fields)
+    fields = {name: np.array(values) for name, values in of_samples.items()}
+    data = load(DataSettings())
+    return replace(data, train=replace(data.train, labels=np.array(labels), **fields))
 
 
 # ---- the server's hold-out -------------------------------------------------------------------------------------------
@@ -47,7 +48,7 @@ def samples(labels, **of_samples):
 def test_holdout_is_balanced_and_at_no_client(settings):
     federation = federate(replace(settings, holdout_per_class=7), 3)
     data, held = federation.dataset, federation.holdout_indices
-    assert np.bincount(data.train_labels[held]).tolist() == [7] * 10
+    assert np.bincount(data.train.labels[held]).tolist() == [7] * 10
     assert not np.intersect1d(np.concatenate(federation.train_indices), held).size
     # The hold-out does not depend on what is drawn after it.
     assert np.array_equal(federate(DataSettings(holdout_per_class=7), 3).holdout_indices, held)
@@ -66,8 +67,8 @@ def test_the_long_tail_is_cut_after_the_holdout():
 def test_holdout_of_domains_is_of_each():
     federation = federate(replace(SCANNERS, holdout_per_class=2), 0)
     data, held = federation.dataset, federation.holdout_indices
-    assert data.train_domains is not None
-    assert np.bincount(10 * data.train_domains[held] + data.train_labels[held]).tolist() == [2] * 40
+    assert data.train.domains is not None
+    assert np.bincount(10 * data.train.domains[held] + data.train.labels[held]).tolist() == [2] * 40
     assert len(federate(replace(SCANNERS, holdout_per_class=31), 0).holdout_indices) == 40 * 31
     setting_refused(
         "holdout-per-class", lambda: federate(replace(SCANNERS, holdout_per_class=33), 0)
@@ -76,14 +77,14 @@ def test_holdout_of_domains_is_of_each():
 
 def test_the_holdout_shares_no_patient_with_a_client():
     """Five samples of three a patient: one whole patient and one in part, whose third sample nobody has."""
-    data = samples([0] * 12 + [1] * 12, groups=np.arange(24) // 3)
+    data = samples([0] * 12 + [1] * 12, subjects=np.arange(24) // 3)
     held, others = hold_out(data, 0, 0)
     assert len(held) == 0 and len(others) == 24
     data = replace(data, class_names=("a", "b"))
     held, others = hold_out(data, 5, 0)
-    assert np.bincount(data.train_labels[held]).tolist() == [5, 5]
+    assert np.bincount(data.train.labels[held]).tolist() == [5, 5]
     assert len(others) == 24 - 2 * 6
-    assert not np.isin(data.train_groups[others], data.train_groups[held]).any()
+    assert not np.isin(data.train.subjects[others], data.train.subjects[held]).any()
     assert len(hold_out(data, 9, 0)[1]) == 6
     setting_refused("holdout-per-class", lambda: hold_out(data, 10, 0))
 
@@ -94,7 +95,7 @@ def test_the_holdout_shares_no_patient_with_a_client():
 def test_a_share_of_every_client_and_class_is_kept_and_not_trained_on():
     whole = federate(DataSettings(clients=5, alpha=0.5), 3)
     cut = federate(DataSettings(clients=5, alpha=0.5, validation_fraction=0.25), 3)
-    labels = whole.dataset.train_labels
+    labels = whole.dataset.train.labels
     for client, kept in enumerate(cut.validation_indices):
         together = np.sort([*cut.train_indices[client], *kept])
         assert np.array_equal(together, whole.train_indices[client])
@@ -153,7 +154,7 @@ def test_half_of_the_subjects_of_every_client_and_class_are_drawn():
     """Four subjects of three samples at each client and in each class, in no order."""
     subject_N = draws().permutation(np.arange(48) // 3)
     label_of, client_of = np.arange(16) // 4 % 2, np.arange(16) // 8
-    data = samples(label_of[subject_N].tolist(), groups=subject_N)
+    data = samples(label_of[subject_N].tolist(), subjects=subject_N)
     parts = [np.flatnonzero(client_of[subject_N] == client) for client in range(2)]
     training, kept = split_validation(data, parts, 0.5, draws())
     validating = [np.unique(subject_N[part]) for part in kept]
@@ -166,7 +167,7 @@ def test_a_subject_at_several_clients_is_drawn_once_where_most_of_its_samples_ar
     """Clients hold samples of subjects 0..7 each, and one of each of the other's."""
     subject_N = np.concatenate([np.arange(8).repeat(3), np.arange(8, 16).repeat(3), np.arange(16)])
     parts = [np.r_[0:24, 56:64], np.r_[24:48, 48:56]]
-    data = samples([0] * 64, groups=subject_N)
+    data = samples([0] * 64, subjects=subject_N)
     training, kept = split_validation(data, parts, 0.5, draws())
     assert not np.intersect1d(
         subject_N[np.concatenate(kept)], subject_N[np.concatenate(training)]
@@ -177,7 +178,7 @@ def test_a_subject_at_several_clients_is_drawn_once_where_most_of_its_samples_ar
 
 
 def test_a_client_whose_subjects_are_all_drawn_trains_on_its_first():
-    data = samples([0] * 5, groups=[1, 0, 0, 0, 2])
+    data = samples([0] * 5, subjects=[1, 0, 0, 0, 2])
     training, kept = split_validation(data, [np.arange(4), np.array([4])], 1.0, draws())
     assert [part.tolist() for part in training] == [[0], [4]]
     assert [part.tolist() for part in kept] == [[1, 2, 3], []]
@@ -191,7 +192,7 @@ def test_most_common_is_the_value_of_most_samples_and_the_smallest_of_several():
 
 def shared(federation):
     """Return whether a client trains on a subject that another one, or it, validates."""
-    groups = federation.dataset.train_groups
+    groups = federation.dataset.train.subjects
     trained = groups[np.concatenate(federation.train_indices)]
     return bool(np.isin(groups[np.concatenate(federation.validation_indices)], trained).any())
 
@@ -203,7 +204,7 @@ def test_validation_subjects_are_scored_as_one_where_test_subjects_are(tmp_path)
     raced = federate(replace(stated, evaluate_on="validation"), 0)
     assert not shared(cut)
     for client in range(4):
-        subjects = set(cut.dataset.train_groups[cut.validation_indices[client]].tolist())
+        subjects = set(cut.dataset.train.subjects[cut.validation_indices[client]].tolist())
         assert set(cut.validation(client).groups_N.tolist()) == subjects
         assert set(raced.test(client).groups_N.tolist()) == subjects
         assert raced.tested_C("test", client).sum() == len(subjects)

@@ -20,8 +20,8 @@ def test_digits_are_the_original_images_each_once():
     from sklearn.datasets import load_digits
 
     data = load(DataSettings())
-    assert np.bincount(data.test_labels).tolist() == [36] * 10
-    both = np.concatenate([data.train_inputs, data.test_inputs])[:, 0]
+    assert np.bincount(data.test.labels).tolist() == [36] * 10
+    both = np.concatenate([data.train.inputs, data.test.inputs])[:, 0]
     shown = np.rint(both * (16 / 255)).astype(np.uint8)
     original = load_digits().images.astype(np.uint8)
     assert sorted(map(bytes, shown)) == sorted(map(bytes, original))
@@ -87,9 +87,9 @@ def test_sizes_of_office_and_domainnet(tmp_path, names, smallest, train, val):
     fedbn = load(DataSettings(f"domains:{','.join(names)}", str(tmp_path), **stated))
     for domain, arrays in enumerate(written):
         for inputs, domains, expected in (
-            (fedbn.train_inputs, fedbn.train_domains, arrays["train_images"][:train]),
-            (fedbn.val_inputs, fedbn.val_domains, arrays["train_images"][-val:]),
-            (fedbn.test_inputs, fedbn.test_domains, arrays["test_images"]),
+            (fedbn.train.inputs, fedbn.train.domains, arrays["train_images"][:train]),
+            (fedbn.val.inputs, fedbn.val.domains, arrays["train_images"][-val:]),
+            (fedbn.test.inputs, fedbn.test.domains, arrays["test_images"]),
         ):
             assert np.array_equal(inputs[domains == domain], expected.transpose(0, 3, 1, 2))
 
@@ -101,14 +101,14 @@ def test_fedbn_s_digits_are_pooled_split_anew_and_cut_to_the_smallest(tmp_path):
     write_npz(tmp_path / "mnist.npz", (28, 28), 90, 30)
     usps = write_npz(tmp_path / "usps.npz", (28, 28), 61, 39, seed=1)
     fedbn = load(DataSettings("domains:mnist,usps", str(tmp_path), recipe="fedbn"))
-    assert np.bincount(fedbn.train_domains).tolist() == [80, 80]  # 100 pooled of usps
-    assert np.bincount(fedbn.test_domains).tolist() == [24, 20]
+    assert np.bincount(fedbn.train.domains).tolist() == [80, 80]  # 100 pooled of usps
+    assert np.bincount(fedbn.test.domains).tolist() == [24, 20]
     images = np.concatenate([usps["train_images"], usps["test_images"]])
     labels = np.concatenate([usps["train_labels"], usps["test_labels"]])
     split = StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
     train, test = next(split.split(images, labels))
-    assert np.array_equal(fedbn.train_inputs[fedbn.train_domains == 1, 0], images[train])
-    assert np.array_equal(fedbn.test_inputs[fedbn.test_domains == 1, 0], images[test])
+    assert np.array_equal(fedbn.train.inputs[fedbn.train.domains == 1, 0], images[train])
+    assert np.array_equal(fedbn.test.inputs[fedbn.test.domains == 1, 0], images[test])
 
 
 def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):

@@ -300,29 +300,28 @@ def hash_of(array):
     return f"{content.dtype} {'x'.join(map(str, content.shape))} {digest}"
 
 
-HASHED = {
-    "inputs": ("train_inputs", "test_inputs", "val_inputs"),
-    "labels": ("train_labels", "test_labels", "val_labels"),
-    "sites": ("train_domains", "test_domains", "val_domains"),
-    "patients": ("train_groups", "test_subjects", "val_groups"),
-    "tested as one": ("test_groups",),
-}
+HASHED = {"inputs": "inputs", "labels": "labels", "sites": "domains", "patients": "subjects"}
+"""What the table calls an array, and its name in the split."""
 
 
 def described(data):
     """Return hashes of all that a data set holds, on every side, and what it says of itself."""
     if data.name.startswith("abide"):  # sums of floats, which processors round differently
         rounded = {
-            side: np.rint(getattr(data, side) * 6).astype(np.int8) for side in HASHED["inputs"][:2]
+            side: replace(split, inputs=np.rint(split.inputs * 6).astype(np.int8))
+            for side, split in (("train", data.train), ("test", data.test))
         }
         data = replace(data, **rounded)
     readers = sorted(set(map(reader_of, members(data.name))))
     result = {"read by": readers}
-    for what, fields in HASHED.items():
-        there = [field for field in fields if getattr(data, field) is not None]
-        hashes = {field.split("_")[0]: hash_of(getattr(data, field)) for field in there}
+    splits = {"train": data.train, "test": data.test, "val": data.val}
+    for what, field in HASHED.items():
+        there = {side: getattr(split, field) for side, split in splits.items() if split}
+        hashes = {side: hash_of(array) for side, array in there.items() if array is not None}
         if hashes:
             result[what] = hashes
+    if data.tests_subjects:
+        result["tested as one"] = {"test": hash_of(data.test.subjects)}
     stated = {
         "classes": data.class_names if data.num_classes < 20 else [data.num_classes],
         "shape": data.shape,

@@ -26,7 +26,7 @@ def table(folder, *lines, text=None, **stated):
 def samples(settings):
     """Every row with its label, by side."""
     data = load(settings)
-    sides = ((data.train_inputs, data.train_labels), (data.test_inputs, data.test_labels))
+    sides = ((data.train.inputs, data.train.labels), (data.test.inputs, data.test.labels))
     return [
         sorted((*row.tolist(), label) for row, label in zip(inputs, labels.tolist(), strict=True))
         for inputs, labels in sides
@@ -160,17 +160,17 @@ def test_sites_are_clients_and_no_patient_is_on_two_sides(tmp_path):
     for client in range(3):
         here = firsts(federation.train(client).inputs_N), firsts(federation.test(client).inputs_N)
         assert {k % 3 for k in here[0] | here[1]} == {client} and all(here)
-    train, test = firsts(data.train_inputs), firsts(data.test_inputs)
+    train, test = firsts(data.train.inputs), firsts(data.test.inputs)
     assert train | test == set(range(60)) and not {k // 6 for k in train} & {k // 6 for k in test}
-    assert data.test_groups is None  # a patient may have images of several classes
+    assert not data.tests_subjects  # a patient may have images of several classes
 
 
 def test_the_split_is_by_class_and_by_its_seed_and_each_sample_is_tested_once(tmp_path):
     settings = pictures(tmp_path, "label")
-    folds = [firsts(load(replace(settings, test_fold=fold)).test_inputs) for fold in range(5)]
+    folds = [firsts(load(replace(settings, test_fold=fold)).test.inputs) for fold in range(5)]
     assert sorted(k for fold in folds for k in fold) == list(range(60))
     assert all(sorted(k // 2 % 2 for k in fold) == [0] * 6 + [1] * 6 for fold in folds)
-    assert firsts(load(replace(settings, split_seed=1)).test_inputs) != folds[0]
+    assert firsts(load(replace(settings, split_seed=1)).test.inputs) != folds[0]
 
 
 def test_the_only_patient_of_a_class_trains():
@@ -183,12 +183,12 @@ def test_the_only_patient_of_a_class_trains():
 def test_sides_and_sites_that_columns_of_any_name_say(tmp_path):
     settings = pictures(tmp_path, "label", "use", "hospital", columns="split=use,site=")
     data = load(settings)
-    for side, inputs in enumerate((data.train_inputs, data.test_inputs, data.val_inputs)):
+    for side, inputs in enumerate((data.train.inputs, data.test.inputs, data.val.inputs)):
         assert firsts(inputs) == {k for k in range(60) if k % 3 == side}
     assert resolve(settings).partition == "lda"
     assert load(replace(settings, columns="split=use,site=hospital")).domain_names == ("H0", "H1")
     settings = pictures(tmp_path, "label", "fold", test_fold=3)
-    assert firsts(load(settings).test_inputs) == {k for k in range(60) if k % 3 == 2}
+    assert firsts(load(settings).test.inputs) == {k for k in range(60) if k % 3 == 2}
     (option,) = options_of(refused(replace(settings, test_fold=0), "column fold").remedy)
     assert option == SetOption("test-fold", "1")
 
@@ -221,7 +221,7 @@ def test_paths_that_lead_out_of_the_folder(tmp_path):
         file.write_text(f"{file.read_text()}\n{path},a")
         assert options_of(refused(settings).remedy) == [SetOption("outside-folder", "true")]
         data = load(replace(settings, outside_folder=True))
-        assert len(data.train_labels) + len(data.test_labels) == 61
+        assert len(data.train.labels) + len(data.test.labels) == 61
 
 
 # ---- missing values --------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_a_missing_value_is_refused_or_dropped(tmp_path, place, column):
     assert SetOption("missing", "drop") in options_of(error.remedy)
     data = load(replace(settings, missing="drop"))
     assert data.domain_names == ("X", "Y", "Z")
-    assert firsts(data.train_inputs) | firsts(data.test_inputs) == set(range(60)) - {4}
+    assert firsts(data.train.inputs) | firsts(data.test.inputs) == set(range(60)) - {4}
 
 
 def test_a_dropped_row_of_an_image_needs_no_file(tmp_path):
@@ -258,7 +258,7 @@ def test_a_dropped_row_of_an_image_needs_no_file(tmp_path):
     path.write_text(f"{path.read_text()}\n60.png,NA")
     refused(settings, "row 62, column label")
     data = load(replace(settings, missing="drop"))
-    assert len(data.train_labels) + len(data.test_labels) == 60
+    assert len(data.train.labels) + len(data.test.labels) == 60
 
 
 def gaps(folder, gap, **stated):
@@ -276,13 +276,13 @@ def test_gaps_in_inputs_are_refused_dropped_or_filled_by_the_training_rows(tmp_p
         ("missing", "drop"), ("missing", "median"), ("columns", "ignore=a")
     }  # fmt: skip
     dropped = load(gaps(tmp_path, "", missing="drop"))
-    assert (len(dropped.train_labels), len(dropped.test_labels)) == (28, 9)
+    assert (len(dropped.train.labels), len(dropped.test.labels)) == (28, 9)
     data = load(gaps(tmp_path, "?", missing="median"))
     median = np.median([k for k in range(30) if k not in (3, 20)])
     assert data.medians == {"a": median, "b": 3.0}
-    assert data.train_inputs[3, 0] == data.test_inputs[5, 0] == median
+    assert data.train.inputs[3, 0] == data.test.inputs[5, 0] == median
     ignoring = load(gaps(tmp_path, "NA", columns="ignore=a", input_shape="1"))
-    assert ignoring.input_columns == ("b",) and len(ignoring.train_labels) == 30
+    assert ignoring.input_columns == ("b",) and len(ignoring.train.labels) == 30
 
 
 def test_a_column_of_gaps_has_no_median_and_a_label_is_never_filled(tmp_path):

@@ -74,8 +74,8 @@ def write_test_set(config: RunSettings, file: Path) -> Path:
     """Write the run's global test set as images and labels."""
     federation = federate(config.data, config.general.seed)
     images, labels = (
-        federation.dataset.test_inputs[federation.global_test],
-        federation.dataset.test_labels[federation.global_test],
+        federation.dataset.test.inputs[federation.global_test],
+        federation.dataset.test.labels[federation.global_test],
     )
     np.savez(file, images=np.asarray(images)[:, 0], labels=labels)
     return file

@@ -207,4 +207,4 @@ def test_frames_in_memory_keep_their_names(tmp_path):
     train, test = Frame(numbers, [*COLUMNS]), Frame(numbers[:, ::-1], [*REVERSED])
     made = from_arrays((train, labels), (test, labels), folder=tmp_path)
     data = load(DataSettings(**{key.replace("-", "_"): value for key, value in made.items()}))
-    assert data.input_columns == COLUMNS and np.array_equal(data.test_inputs, numbers)
+    assert data.input_columns == COLUMNS and np.array_equal(data.test.inputs, numbers)

@@ -94,8 +94,8 @@ def test_data_in_memory_are_what_is_trained_on(kind: str, tmp_path: Path) -> Non
     assert settings["classes"] == "a,b,c" and settings["input-shape"] == "3x3x3"
     stated = {key.replace("-", "_"): value for key, value in settings.items()}
     loaded = load(DataSettings(**stated, cache=str(tmp_path / "cache")))
-    assert np.array_equal(np.asarray(loaded.train_inputs), images.transpose(0, 3, 1, 2))
-    assert loaded.train_labels.tolist() == labels.tolist()
+    assert np.array_equal(np.asarray(loaded.train.inputs), images.transpose(0, 3, 1, 2))
+    assert loaded.train.labels.tolist() == labels.tolist()
 
 
 PIXELS = np.zeros((4, 3, 3), np.uint8)

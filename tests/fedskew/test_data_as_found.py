@@ -31,5 +31,5 @@ def test_the_answer(tmp_path, fedskew, name):
     stated = dict(parse_text(word) for word in command if "=" in word)
     settings = parse({**stated, "cache": str(tmp_path / "cache")})
     data = load(settings.data)
-    assert len(data.train_labels) and len(data.test_labels)
-    assert federate(settings.data, 0).counts_KC.sum() == len(data.train_labels)
+    assert len(data.train.labels) and len(data.test.labels)
+    assert federate(settings.data, 0).counts_KC.sum() == len(data.train.labels)

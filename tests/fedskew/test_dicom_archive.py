@@ -45,7 +45,7 @@ def sizes(*subjects):
 
 def sides(data):
     """The number of images of each subject, on whichever side it is."""
-    return sorted([*sizes(data.train_groups), *sizes(data.test_subjects)])
+    return sorted([*sizes(data.train.subjects), *sizes(data.test.subjects)])
 
 
 def class_folders(folder, ids):
@@ -94,7 +94,7 @@ def test_labels_by_patient_study_file_or_element(tmp_path, key):
     labels, classes = (str(file), "healthy,ill") if key != "tag" else ("BodyPartExamined", "CHEST,HEAD")  # fmt: skip
     data = load(settings_of(folder, classes, labels=labels))
     assert sides(data) == [IMAGES] * PATIENTS  # all images of a patient are on one side
-    counts = np.bincount([*data.train_labels, *data.test_labels])
+    counts = np.bincount([*data.train.labels, *data.test.labels])
     of_first_class = 4 if key == "tag" else 3
     assert counts.tolist() == [IMAGES * of_first_class, IMAGES * (PATIENTS - of_first_class)]
 
@@ -107,7 +107,7 @@ def test_files_without_a_row_and_rows_without_a_file(tmp_path):
     assert SetOption("missing", "drop") in options_of(error.remedy)
     assert "8 of 32 files" in str(error) and "3 of 9 rows" in str(error)
     data = load(settings_of(folder, labels=str(labels), missing="drop"))
-    assert len(data.train_labels) + len(data.test_labels) == 24
+    assert len(data.train.labels) + len(data.test.labels) == 24
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_table_may_name_patients_sites_and_splits(tmp_path):
     settings = settings_of(folder, labels=str(labels))
     data = load(settings)
     assert data.domain_names == ("north", "south")
-    assert sizes(data.train_groups) == [IMAGES] * 6 and sizes(data.test_subjects) == [IMAGES] * 2
+    assert sizes(data.train.subjects) == [IMAGES] * 6 and sizes(data.test.subjects) == [IMAGES] * 2
 
 
 def test_institutions_are_sites(tmp_path, fedskew):
@@ -160,7 +160,7 @@ def test_a_patient_in_train_and_test_is_refused(tmp_path):
     folder = tmp_path / "own"
     class_folders(folder / "train", ["A1", "A2", "A3"])
     class_folders(folder / "test", ["B1", "B2"])
-    assert sizes(load(settings_of(folder)).test_subjects) == [2, 2]
+    assert sizes(load(settings_of(folder)).test.subjects) == [2, 2]
     write_image(folder / "test/ill/again", 700, PatientID="A2 ")
     assert "'A2'" in str(refused(settings_of(folder)))
 
@@ -181,4 +181,4 @@ def test_how_vendors_write_patients(tmp_path, fedskew, ids, note, subjects):
     if subjects:
         assert len(sides(data)) == subjects
     else:
-        assert data.train_groups is None and data.test_subjects is None
+        assert data.train.subjects is None and data.test.subjects is None

@@ -281,7 +281,7 @@ def test_a_table_of_counts_is_dealt_exactly(tmp_path: Path) -> None:
     federation = federate(DataSettings(partition_file=str(file)), 0)
     assert federation.counts_KC[:, :3].tolist() == [[5, 0, 2], [1, 7, 3]]
     assert federation.counts_KC.sum() == 18
-    assert {*federation.dataset.test_labels[federation.global_test].tolist()} == {0, 1, 2}
+    assert {*federation.dataset.test.labels[federation.global_test].tolist()} == {0, 1, 2}
     table.write_text("site,a,b\nnorth,500,0\nsouth,1,7\n")
     with pytest.raises(DataError, match="class a has 501 samples"):
         partition_by_counts(table, {"results": str(tmp_path)})

@@ -68,7 +68,7 @@ def test_mean_and_std_are_of_the_clients_training_rows_alone(tmp_path, changes):
     federation = federate(settings_of(tmp_path, **changes), 0)
     data, held = federation.dataset, np.concatenate(federation.train_indices)
     assert federation.standardized_rows == len(held)
-    scaler = StandardScaler().fit(data.train_inputs[held].astype(np.float64))
+    scaler = StandardScaler().fit(data.train.inputs[held].astype(np.float64))
     assert data.mean == pytest.approx(tuple(scaler.mean_), rel=1e-12)
     assert data.std == pytest.approx(tuple(scaler.scale_), rel=1e-9)
     assert data.std[3] == 1  # of the constant column

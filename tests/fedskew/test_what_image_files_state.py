@@ -127,7 +127,7 @@ def read(folder, name, write, expected, **stated):
         cache=str(folder.parent / "cache"),
         **stated,
     )
-    image = np.moveaxis(np.asarray(load(settings).train_inputs[0]), 0, -1)
+    image = np.moveaxis(np.asarray(load(settings).train.inputs[0]), 0, -1)
     image = image if channels == 3 else image[..., 0]
     return image / 255 if image.dtype == np.uint8 else image
 

@@ -51,7 +51,7 @@ def loaded(folder, channels=1, shape=(3, 4), **stated):
         cache=str(folder.parent / "cache"),
         **stated,
     )
-    images = np.moveaxis(np.asarray(load(settings).train_inputs), 1, -1)
+    images = np.moveaxis(np.asarray(load(settings).train.inputs), 1, -1)
     images = images if channels == 3 else images[..., 0]
     return images / 255 if images.dtype == np.uint8 else images
 

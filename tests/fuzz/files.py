@@ -168,7 +168,7 @@ OWN_DATA: dict[str, tuple[Files, str]] = {
 def loaded(settings: DataSettings) -> list[Any]:
     """Return inputs and labels of both sides."""
     data = load(settings)
-    pairs = ((data.train_inputs, data.train_labels), (data.test_inputs, data.test_labels))
+    pairs = ((data.train.inputs, data.train.labels), (data.test.inputs, data.test.labels))
     return [(np.asarray(inputs[:]).tolist(), labels.tolist()) for inputs, labels in pairs]
 
 
@@ -224,12 +224,18 @@ def written_subjects() -> list[Subject]:
 def partition_subject() -> Subject:
     """A partition file with changed bytes."""
     parts = tuple(np.arange(9).reshape(3, 3))
-    partition = SavedPartition("a" * 64, parts, np.arange(5), (0, 1, 0), np.array([9, 10]))
+    partition = SavedPartition(
+        data="a" * 64,
+        train=parts,
+        test=np.arange(5),
+        domains=(0, 1, 0),
+        holdout=np.array([9, 10]),
+    )
 
     def read_file(folder: Path) -> Any:
         partition = read(str(folder / "own.json"))
         parts = [part.tolist() for part in (*partition.train, partition.test, partition.holdout)]
-        return partition.content, parts, partition.domains
+        return partition.data, parts, partition.domains
 
     return subject(
         "partition file", written_by(lambda folder: save(folder / "own.json", partition)), read_file

@@ -64,7 +64,7 @@ def test_kept_predictions_have_the_run_s_numbers(finished: FinishedRun) -> None:
     scores = Scores.of_probabilities(*map(torch.from_numpy, kept[:2]))
     assert recorded["confusion"] == scores.confusion_CC.tolist()
     assert recorded["auroc"] == pytest.approx(metrics_from(scores)["auroc"])
-    assert kept.labels_N.tolist() == data.test_labels[kept.samples_N].tolist()
+    assert kept.labels_N.tolist() == data.test.labels[kept.samples_N].tolist()
     assert len({*kept.samples_N.tolist()}) == len(kept.samples_N)
     assert read_predictions(finished.folder, "ccvr") is None
 

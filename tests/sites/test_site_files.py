@@ -202,13 +202,13 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         view(data="npz:ct.npz").dataset  # noqa: B018
     assert 'pixel-range = "0,4080"' in str(error.value)
-    inputs = view(data="npz:ct.npz", read={"pixel-range": "0,4080"}).dataset.train_inputs
+    inputs = view(data="npz:ct.npz", read={"pixel-range": "0,4080"}).dataset.train.inputs
     assert inputs.max() == 1.0 and inputs.dtype == np.float32
     rows = [f"{k},{'healthy' if k // 4 % 2 else 'ill'}" for k in range(24)]
     (folder / "t.csv").write_text("age,finding\n" + "\n".join(rows))
     write(folder / "federation.toml", agreed(input_shape="1"))
     table = view(data="csv:t.csv", read={"columns": "label=finding"})
-    assert table.counts_C[:2].sum() + len(table.dataset.test_labels) == 24
+    assert table.counts_C[:2].sum() + len(table.dataset.test.labels) == 24
     for std in (1.0, 2.0):  # another round's numbers replace those of the former
         table.standardize((3.0,), (std,))
         assert (table.dataset.mean, table.dataset.std) == ((3.0,), (std,))

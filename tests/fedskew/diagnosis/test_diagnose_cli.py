@@ -190,7 +190,7 @@ def test_a_features_kurtosis_is_that_of_all_sites_around_their_own_means(tmp_pat
     moments = moments_of(federation)
     assert moments is not None and moments.kurtosis_F is not None
     assert moments.features == ("number 1 of 1",)
-    inputs = np.asarray(federation.dataset.train_inputs, np.float64)
+    inputs = np.asarray(federation.dataset.train.inputs, np.float64)
     parts = [inputs[part, 0] for part in federation.train_indices]
     pooled = np.concatenate([part - part.mean() for part in parts])
     assert moments.kurtosis_F == pytest.approx([kurtosis(pooled, fisher=False)], rel=1e-5)
@@ -202,7 +202,7 @@ def test_noise_that_clients_add_counts_in_their_deviations() -> None:
     settings = DataSettings("digits-plain", clients=4, partition="iid")
     quiet = federate(settings, 0)
     loud = federate(replace(settings, noise=0.5), 0)
-    inputs = quiet.dataset.train_inputs
+    inputs = quiet.dataset.train.inputs
     assert isinstance(inputs, np.ndarray)
     scale = 255.0 if inputs.dtype == np.uint8 else 1.0
     without = moments_of(quiet)
