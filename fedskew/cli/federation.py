@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from data import DataSettings, SettingError
+from data import DataError, DataSettings, SettingError
 from data.text import NAMES_RULE, any_number, names_in
 from fedskew.cli import federation_runs
 from fedskew.cli.federation_runs import CoordinatorKey, Folder
@@ -156,10 +156,15 @@ def add(
     from fedskew.federation.agree import add_site
     from fedskew.federation.folder import FederationFolder
 
-    entries = {"key": key.strip()}
+    entries: dict[str, object] = {"key": key.strip()}
     if Path(key).is_file():
-        (entries,) = read_toml(Path(key))[1].get("site", [{}])
-    stated = {"name": name, "mask-key": mask_key, "samples": samples}
+        match read_toml(Path(key))[1].get("site"):
+            case [dict(printed)]:
+                entries = printed
+            case _:
+                rule = "must have one [[site]], as `fedskew-site key` prints it"
+                raise DataError(rule, where=key)
+    stated: dict[str, object] = {"name": name, "mask-key": mask_key, "samples": samples}
     entries |= {option: value for option, value in stated.items() if value}
     federation = FederationFolder(folder)
     member = add_site(federation, entries)

@@ -75,9 +75,9 @@ def proposed(folder: FederationFolder) -> Proposal:
             raise DataError(rule, where=str(file), key="name", value=edited.name)
         check_new_keys(folder, before, edited)
         warning = subtraction_warning(before, edited)
-    lines = [words.splitlines(keepends=True) for words in (former.decode(), text)]
-    difference = "".join(difflib.unified_diff(*lines, "agreed", "new"))
-    return Proposal(text.encode(), former, difference, warning)
+    before_lines = former.decode().splitlines(keepends=True)
+    lines = difflib.unified_diff(before_lines, text.splitlines(keepends=True), "agreed", "new")
+    return Proposal(text.encode(), former, "".join(lines), warning)
 
 
 def put_into_force(folder: FederationFolder, proposal: Proposal) -> None:

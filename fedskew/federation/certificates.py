@@ -1,7 +1,6 @@
 """The coordinator's certificates: an authority of the federation's own, and what the SuperLink shows."""
 
 import ipaddress
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from data import DataError
+from data.private_files import owner_only
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 """Days that a certificate holds; of a server's, no common client takes more."""
@@ -24,11 +24,8 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read, whole or not at all."""
     draft = path.with_name(path.name + ".tmp")
     draft.unlink(missing_ok=True)
-    # Made with its rights, so that at no moment another user can open it.
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        os.fsync(file.fileno())
+    with owner_only():  # at no moment another user can open it
+        draft.write_bytes(content)
     draft.replace(path)
 
 
