@@ -44,20 +44,14 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
                 "above the client's train function and call local_round with variants=[...] in it"
             )
         record = reply.content.metric_records.get(METRICS, MetricRecord())
-        counts = torch.tensor(record.get(CLASS_COUNTS, []))
-        first = next(iter(answers.values()), {"counts": counts})["counts"]
-        reason = ""
+        answer = {"counts": torch.tensor(record.get(CLASS_COUNTS, []))}
+        first = next(iter(answers.values()), answer)
         try:
-            PriorCorrection().upload.validate({"counts": counts}, len(counts), None)
+            PriorCorrection().upload.validate(answer, len(first["counts"]), None)
         except InvalidReply as error:
-            reason = str(error)
-        if len(counts) != len(first):
-            reason = f"it has {len(counts)} classes, and another node has {len(first)}"
-        if not counts.numel():
-            reason = "it answered without class counts: its query function must be local_round"
-        if reason:
-            raise RuntimeError(f"node {node}: {reason}")
-        answers[node] = {"counts": counts}
+            remedy = "its query function must be local_round, with the same classes as all others"
+            raise RuntimeError(f"node {node}: {error}; {remedy}") from None
+        answers[node] = answer
     log.info("class counts of %d nodes, exact: no privacy wrapper or mod covers them", len(answers))
     return {CLASS_COUNTS: integer_sum(answers)["counts"].tolist()}
 
@@ -96,11 +90,12 @@ def ask(
     missing = len(nodes) - len(replies)
     if missing:
         raise RuntimeError(f"{missing} of {len(nodes)} nodes sent no answer to {question!r}")
-    answers = [
-        reply
-        for reply in replies
-        if not (reply.has_error() and reply.error.code == NOT_A_PARTICIPANT)
-    ]
+    answers = [reply for reply in replies if not declines(reply)]
     if len(answers) < min_nodes:
         raise RuntimeError(f"{len(answers)} nodes take part in the run, and {min_nodes} are needed")
     return answers
+
+
+def declines(reply: Message) -> bool:
+    """Return whether a reply is that of a site which takes no part in the run."""
+    return reply.has_error() and reply.error.code == NOT_A_PARTICIPANT

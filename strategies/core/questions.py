@@ -15,6 +15,7 @@ from client_app.state import State, size
 from strategies.core.exchange import QUERY, Exchange, Grid
 from strategies.core.round_result import Diverged, RoundResult
 from strategies.core.rounds import Rounds
+from strategies.core.server import Server
 from strategies.core.validation import RejectedUpdate, check_answer, check_samples
 
 
@@ -91,7 +92,7 @@ def answers_of_all(rounds: Rounds, grid: Grid, variant: Variant) -> State:
         broadcast[upload.question_needs] = rounds.states[upload.question_needs]
     exchange = ask_question(rounds, grid, upload.question, variant.name, broadcast=broadcast)
     for client, answer in exchange.uploads(variant.name).items():
-        reason = invalid_reply(rounds, variant, client, answer)
+        reason = invalid_reply(rounds.server, variant, client, answer)
         if reason:
             exchange.refuse(client, reason)
     exchange.check_enough(1.0, f"question {upload.question} for {variant.name}")
@@ -132,21 +133,21 @@ def in_order_of_asking(variants: Sequence[Variant]) -> list[Variant]:
     return sorted(variants, key=lambda variant: bool(variant.upload.question_needs))
 
 
-def invalid_reply(rounds: Rounds, variant: Variant, client: int, answer: State) -> str:
+def invalid_reply(server: Server, variant: Variant, client: int, answer: State) -> str:
     """Return what is wrong with a client's answer to a variant's question, or an empty sentence.
 
     An answer that describes more samples than the client may have weighs too much in what is made of all answers.
     """
-    classes = rounds.server.model.head.out_features
-    samples = rounds.server.examples_by_client.get(client)  # None where the server does not know it
+    classes = server.model.head.out_features
+    samples = server.examples_by_client.get(client)  # None where the server does not know it
     if variant.upload.shapes is not None:
-        shapes = variant.upload.shapes(rounds.server.model)
+        shapes = variant.upload.shapes(server.model)
         wrong = wrong_shapes(answer, shapes)
         if wrong:
             return wrong
     try:
         described = variant.upload.validate(answer, classes, samples)
-        check_samples(client, described, "its answer is of", rounds.server)
+        check_samples(client, described, "its answer is of", server)
     except (InvalidReply, RejectedUpdate) as reason:
         return str(reason)
     return ""
@@ -197,7 +198,7 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
             except RejectedUpdate as refusal:
                 exchange.refuse(client, str(refusal))
                 continue
-            invalid = invalid_reply(rounds, variants[question], client, answer)
+            invalid = invalid_reply(rounds.server, variants[question], client, answer)
             if invalid:
                 exchange.refuse(client, invalid)
         min_reply_share = rounds.exchange_settings.min_reply_share
