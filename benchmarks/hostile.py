@@ -27,7 +27,7 @@ from server_app.app import run
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
-from strategies.core.round_result import Diverged
+from strategies.core.server import Diverged
 from strategies.core.update_statistics import standing_out
 
 HOSTILE = 3

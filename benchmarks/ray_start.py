@@ -19,8 +19,7 @@ from pathlib import Path
 from benchmarks.figures import MEASUREMENTS, Row, row, seconds
 from benchmarks.round import CLIENTS, settings
 from fedskew.engines import execute
-from fedskew.engines.flower import DEFAULTS, search_path
-from fedskew.engines.processes import end, mark
+from fedskew.engines.processes import DEFAULTS, end, mark, search_path
 from fedskew.engines.ray_grid import connect, crew
 from fedskew.scheduling import Resources
 from server_app.run_settings import RunSettings

@@ -13,14 +13,12 @@ from flwr.common.serde import (
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from flwr.proto.runtime_pb2 import (
-    GetNodesRequest,
     PullAppMessagesRequest,
     PullAppMessagesResponse,
 )
 from flwr.supercore.task_identity import TaskIdentity
 
 __all__ = [
-    "GetNodesRequest",
     "PullAppMessagesRequest",
     "PullAppMessagesResponse",
     "PullObjectRequest",

@@ -288,7 +288,6 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
                 "loss": report.loss,
                 "steps": report.trained.steps,
                 "coefficient-sum": report.trained.coefficient_sum,
-                "remembers": int(bool(report.memory)),
                 "seconds": seconds,
                 **report.numbers,
             },

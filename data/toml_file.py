@@ -1,15 +1,114 @@
 """TOML files that people write by hand, read strictly: every error is one sentence with file, key, value and rule."""
 
 import difflib
+import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from inspect import isclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar, get_args
 
-from data.errors import DataError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Strict, ValidationError
+
+from data.errors import NO_VALUE, DataError
 
 LARGEST = 2**20
 """Bytes of the largest file that is read."""
+RULES = {
+    "missing": "is missing",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "bool_type": "must be true or false",
+    "float_type": "must be a number",
+    "finite_number": "must be a number",
+    "tuple_type": "must be a list",
+    "model_type": "must be a table",
+}
+"""Rules about types, by pydantic's name of the error."""
+Texts = Annotated[tuple[str, ...], Strict(False)]
+"""A list of texts; TOML's lists are no tuples."""
+Numbers = Annotated[tuple[float, ...], Strict(False)]
+
+
+class TomlTable(BaseModel):
+    """A table of a file: its keys are the fields' names with `-` for `_`."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        alias_generator=lambda name: name.replace("_", "-"),
+    )
+
+
+Model = TypeVar("Model", bound=TomlTable)
+
+
+class BrokenRule(ValueError):
+    """A rule about several keys, or the value of a key in a list of tables, for validators of models."""
+
+    def __init__(self, key: str, rule: str, value: object = None) -> None:
+        super().__init__(key, rule)
+        self.key, self.rule, self.value = key, rule, value
+
+
+def matching(pattern: re.Pattern[str], rule: str) -> AfterValidator:
+    """Return the rule that a text has a form."""
+
+    def check(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise ValueError(rule)
+        return text
+
+    return AfterValidator(check)
+
+
+def table_of(model: type[Model], entries: Mapping[str, object], where: str) -> Model:
+    """Return the entries of a file as a model. Raises DataError, one sentence, for the first rule that they break."""
+    try:
+        return model.model_validate(entries)
+    except ValidationError as error:
+        raise data_error(error, model, where) from None
+
+
+def data_error(found: ValidationError, model: type[TomlTable], where: str) -> DataError:
+    """Return the first of pydantic's errors as ours, of an unknown key if there is one."""
+    errors = found.errors()
+    unknown = [error for error in errors if error["type"] == "extra_forbidden"]
+    error = (unknown or errors)[0]
+    place = list(error["loc"])
+    broken = error.get("ctx", {}).get("error")
+    remedy = ""
+    if isinstance(broken, BrokenRule):
+        key, rule = broken.key, broken.rule
+        value = broken.value or error["input"].get(key, NO_VALUE)
+    else:
+        if isinstance(place[-1], int):
+            place.pop()  # an item of a list goes by the list's key
+        key, value = str(place.pop()), error["input"]
+        rule = str(broken) if broken else RULES.get(error["type"], error["msg"])
+    if error["type"] == "missing":
+        value = NO_VALUE
+    if error["type"] == "extra_forbidden":
+        rule = "there is no such key"
+        similar = difflib.get_close_matches(key, [*keys_of(model)], 1, cutoff=0.5)
+        remedy = f"did you mean {similar[0]}?" if similar else ""
+    table = " ".join(str(part + 1) if isinstance(part, int) else part for part in place)
+    if table:
+        where = f"{where}: {table}"
+    return DataError(rule, where=where, key=key, value=value, remedy=remedy)
+
+
+def keys_of(model: type[TomlTable]) -> Iterator[str]:
+    """Yield the keys of a table and of the tables in it."""
+    for field in model.model_fields.values():
+        yield str(field.alias)
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isclass(part) and issubclass(part, TomlTable):
+                yield from keys_of(part)
+
+
 KINDS = {
     str: "text",
     int: "a whole number",

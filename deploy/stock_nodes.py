@@ -1,24 +1,43 @@
 """flwr's own SuperLink and SuperNodes on this machine, with nothing of FedSkew's between them and an app."""
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedskew.engines.flower import listening
-from fedskew.engines.processes import free_port
+from fedskew.engines.processes import LaunchFailed, free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 PATIENCE = 900.0
 """Seconds until a run has to be over."""
+START_TIMEOUT = 60.0
+"""Seconds until a process has to listen."""
 ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "OMP_NUM_THREADS": "1",
 }
+
+
+def listening(process: subprocess.Popen[bytes], port: int, name: str, output: Path) -> None:
+    """Return once somebody listens on the port. Raises LaunchFailed with the process's last words when nobody does."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while True:
+        if process.poll() is not None or time.monotonic() > deadline:
+            last_words = output.read_text(errors="replace")[-1000:].strip()
+            raise LaunchFailed(f"{name} did not start: {last_words}")
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", port), timeout=0.5),
+        ):
+            return
+        time.sleep(0.02)
 
 
 class StockNodes:

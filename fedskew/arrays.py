@@ -1,7 +1,8 @@
 """Data in memory as the data of a run: numpy arrays or torch data sets, kept as an npz file."""
 
 import hashlib
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from data.text import name_list
 Split = Any
 """A pair (images, labels) of arrays or tensors, or a torch Dataset whose items are pairs (image, label)."""
 Array = NDArray[np.generic]
-NUMBERS = (bool, int, float, np.number, np.bool_)
 
 
 def from_arrays(
@@ -89,43 +89,27 @@ def column_names(split: Split) -> list[str]:
 def images_and_labels(name: str, split: Split) -> tuple[Array, Array]:
     """Return the arrays of a split. Raises DataError for what is neither a pair of arrays nor a data set of pairs."""
     if isinstance(split, tuple | list) and len(split) == 2:
-        return as_array(name, split[0], axes=4), labels_of(name, split[1])
-    is_dataset = isinstance(split, Sized) and hasattr(split, "__getitem__")
-    if not is_dataset or isinstance(split, Mapping | str | tuple | np.ndarray):
-        rule = "must be a pair (images, labels), or a torch Dataset with a length"
-        raise DataError(f"{type(split).__name__}: {rule}", where=name)
-    images, labels = [], []
-    for index in range(len(split)):
-        item = split[index]
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            rule = f"is of type {type(item).__name__}: must be a pair (image, label)"
-            raise DataError(rule, where=f"{name}: item {index}")
-        images.append(as_array(name, item[0], axes=3))
-        labels.append(item[1])
-    shapes = {image.shape for image in images}
-    if len(shapes) != 1:
-        found = " and of ".join(map(str, sorted(shapes)[:2])) or "no shape"
-        raise DataError(f"images of {found}: all must have one shape", where=name)
-    return np.stack(images), labels_of(name, labels)
+        images, labels = split
+        return as_array(name, images, axes=4), labels_of(name, labels)
+    try:
+        items = [(image, label) for image, label in map(split.__getitem__, range(len(split)))]
+    except (AttributeError, TypeError, ValueError, LookupError):
+        rule = "must be a pair (images, labels), or a torch Dataset of such pairs with a length"
+        raise DataError(f"{type(split).__name__}: {rule}", where=name) from None
+    arrays = [as_array(name, image, axes=3) for image, _ in items]
+    return as_array(name, arrays, axes=4), labels_of(name, [label for _, label in items])
 
 
 def labels_of(name: str, labels: Any) -> Array:
     """Return labels as an array. Raises DataError for what is neither all numbers nor all names."""
-    try:
+    with suppress(ValueError, TypeError, RuntimeError):  # of several lengths, or on a GPU
         array: Array = np.asarray(labels)
-    except (ValueError, TypeError, RuntimeError):  # of several lengths, or on a GPU
-        rule = "labels: must be one number or name per sample, in memory"
-        raise DataError(rule, where=name) from None
-    if array.dtype.kind not in "OU":
-        return array
-    # As objects: numpy writes None, NaN and numbers beside names as names.
-    listed = np.asarray(labels, dtype=object).ravel().tolist()
-    kind = str if any(isinstance(label, str) for label in listed) else NUMBERS
-    for index, label in enumerate(listed):
-        if not isinstance(label, kind):
-            rule = "must be all names, or all numbers, one per sample"
-            raise DataError(f"label {label!r:.80} at index {index}: {rule}", where=name)
-    return np.asarray(array.tolist())
+        # As objects: numpy writes None, NaN and numbers beside names as names.
+        listed = np.asarray(labels, dtype=object).ravel()
+        if array.dtype.kind not in "OU" or all(isinstance(label, str) for label in listed):
+            return array
+    rule = "must be all names, or all numbers, one per sample, in memory"
+    raise DataError(f"labels: {rule}", where=name)
 
 
 def as_array(name: str, images: Any, axes: int) -> Array:
@@ -134,14 +118,11 @@ def as_array(name: str, images: Any, axes: int) -> Array:
     Raises:
         DataError: no array can be made of it.
     """
-    try:
-        array: Array = np.asarray(images)
-    except (ValueError, TypeError, RuntimeError):
-        array = np.array(None)
+    array = np.array(None)
+    with suppress(ValueError, TypeError, RuntimeError):
+        array = np.asarray(images)
     if array.dtype.kind not in "biuf":
         rule = "must be numbers: arrays of one shape, or tensors on the CPU without gradients"
         raise DataError(f"images of type {type(images).__name__}: {rule}", where=name)
     is_tensor = type(images).__module__.partition(".")[0] == "torch"
-    if is_tensor and array.ndim == axes:
-        return np.moveaxis(array, -3, -1)
-    return array
+    return np.moveaxis(array, -3, -1) if is_tensor and array.ndim == axes else array

@@ -69,6 +69,8 @@ START_UP_S = 30
 """Seconds that a test process gets beyond its tests' own time."""
 SLOWER = 4
 """A test process has run into its time limit where the unchanged code takes less than the limit over SLOWER."""
+LISTS_OF_VALUES = "tests/test_reference_pages.py"
+"""The tests of the generated pages, which state the defaults of all settings."""
 NEAR_FILES = 3
 """The tests of so many files run before the rest: most mutants are noticed there, and pytest imports no other file."""
 PASSED, FAILED, NONE_FOUND = 0, 1, 5
@@ -497,14 +499,16 @@ def selected(
 ) -> tuple[list[str], float]:
     """Return the tests for a mutant and the seconds that they take without it.
 
-    These are the tests that execute a changed line; for a line that only imports execute, those that execute anything
-    of the file. Tests named after the file come first, then quick ones, until `budget` seconds are full.
+    These are the tests that execute a changed line. A line outside functions is executed by whichever test imports the
+    file first: for it they are those that execute anything of the file, and those of the pages that list its values.
+    Tests named after the file come first, then quick ones, until `budget` seconds are full.
     """
     lines = tests_by_line.get(mutant.path, {})
     span = range(mutant.start[0], mutant.end[0] + 1)
     tests = set().union(*(lines.get(line, set()) for line in span))
-    if not tests:
-        tests = set().union(*lines.values())
+    if not tests or not inside_function(ROOT / mutant.path, mutant.start[0]):
+        of_pages = {test for test in seconds_by_test if test.startswith(LISTS_OF_VALUES)}
+        tests = of_pages.union(*lines.values())
     stem = Path(mutant.path).stem
 
     def by_nearness(test: str) -> tuple[bool, float, str]:
@@ -517,6 +521,13 @@ def selected(
             chosen.append(test)
             total += seconds_by_test[test]
     return chosen, total
+
+
+def inside_function(file: Path, line: int) -> bool:
+    """Return whether a line of a file stands in the body of a function."""
+    nodes = ast.walk(ast.parse(file.read_text()))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return any(node.body[0].lineno <= line <= (node.end_lineno or 0) for node in functions)
 
 
 def judged(mutant: Mutant, tests_and_seconds: tuple[list[str], float]) -> Verdict:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedskew.cli.terminal import console
-from fedskew.experiments.lookup import find_all
+from fedskew.experiments.experiments import find_all
 from fedskew.report.document import document
 from fedskew.report.render import html, terminal_text
 from fedskew.report.results import gather

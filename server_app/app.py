@@ -9,12 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import QUESTION, RUN_SIGNATURE
-from client_app.messages import to_flower
 from client_app.personal import FINE_TUNED
 from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
 from client_app.state import State
@@ -48,10 +47,11 @@ from server_app.sites import (
 )
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, tracker_of
-from strategies.core.exchange import TooFewReplies, client_name, faster_grid
-from strategies.core.questions import ask_class_prior, ask_finally
-from strategies.core.round_result import Diverged
+from strategies.core.exchange import TooFewReplies, client_name
+from strategies.core.questions import ask_class_prior, ask_finally, run_rounds
+from strategies.core.server import Diverged
 from strategies.core.update_statistics import UpdateStatistics
+from strategies.core.whole_replies import between_sites
 
 app = ServerApp()
 log = logging.getLogger("fedskew")
@@ -71,7 +71,7 @@ def main(grid: Grid, context: Context) -> None:
     config = settings_of_run_config(config)
     if file:
         require_absolute(QUESTION, file)
-        write_readiness(faster_grid(grid), parse(config), Path(file))
+        write_readiness(between_sites(grid), parse(config), Path(file))
     else:
         run_and_warn(grid, parse(config))
 
@@ -86,7 +86,7 @@ def run_and_warn(grid: Grid, settings: RunSettings) -> None:
     print_line(f"model {model_line(settings)}")
     for sentence in warnings_of(settings.data, federation):
         print_line(f"Warning: {sentence}.")
-    run(grid if settings.agreement is None else faster_grid(grid), settings)
+    run(grid if settings.agreement is None else between_sites(grid), settings)
 
 
 def print_line(line: str) -> None:
@@ -248,19 +248,17 @@ class Run:
     def train(self) -> None:
         """Train the remaining rounds. When this returns, every record and the last checkpoint are on the disk."""
         rounds = self.settings.general.rounds
-        timeout = self.settings.exchange.timeout
         with self.writer:
             if ask_class_prior(self.strategy, self.grid):
                 self.writer.begin(partial(self.save, self.checkpoint()))
             self.report_standardization()
-            arrays = to_flower(self.strategy.shared)
-            self.strategy.start(self.grid, arrays, rounds, timeout, evaluate_fn=self.after_round)
+            run_rounds(self.strategy, self.grid, rounds, self.after_round)
             self.writer.wait()
             # The last round may be checkpointed although its record is lost. It cannot be trained again if no earlier
             # checkpoint is usable. So its model is evaluated again, which makes a new record.
             last = self.strategy.round
             if last in self.folder.lost(last):
-                self.after_round(last, ArrayRecord())
+                self.after_round(last)
 
     def summary(self, vectorized: str, began: float) -> dict[str, Any]:
         """Return the summary of the finished run.
@@ -386,11 +384,11 @@ class Run:
         self.round_began = time.perf_counter()
         return self.round_began - before
 
-    def after_round(self, round: int, arrays: ArrayRecord) -> None:
+    def after_round(self, round: int) -> None:
         """Evaluate the models if `round` is to be evaluated, and start writing its record and checkpoint.
 
         The writing goes on in the background while the next round trains. If the setting patience ends the run here,
-        `round` becomes its last one. `arrays` are the shared weights as flwr passes them; they are not used.
+        `round` becomes its last one.
         """
         began = time.perf_counter()
         due = self.settings.general.is_evaluated(round)

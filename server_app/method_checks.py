@@ -23,8 +23,7 @@ from data import DataSettings, Samples
 from server_app.contract_violation import ContractViolation, keep
 from strategies.core.exchange import Exchange
 from strategies.core.questions import in_order_of_asking, integer_sum, stacked
-from strategies.core.round_result import RoundResult
-from strategies.core.rounds import Rounds
+from strategies.core.rounds import RoundResult, Rounds
 from strategies.core.server import ServerMethod
 from strategies.core.validation import check_answer, expected_of
 
@@ -136,7 +135,7 @@ class TrialRun:
     def run_round(self, number: int) -> None:
         """Train both clients, and let the server make its models of their updates."""
         rounds = self.rounds
-        asked = rounds.begin_round(number, rounds.shared)
+        asked = rounds.begin_round(number)
         exchange = Exchange(asked, rounds.largest)
         for client in asked:
             exchange.answers[client] = self.trained(client, number)
@@ -160,10 +159,8 @@ class TrialRun:
         answers = self.answers(variants[question], question)
         for answer in answers.values():
             check_answer(answer, rounds.server, part)
-        state = rounds.states[part.name]
-        deployment = part.deploy_finally(rounds.server, state, rounds.shared, answers)
-        result = RoundResult(rounds.shared, {}, {}, {})
-        result.take(part, deployment)
+        result = RoundResult(rounds.shared)
+        rounds.deploy(result, [part], [], answers)
         self.check_finite(result)
         rounds.deployed |= result.deployed
 
@@ -213,7 +210,6 @@ class TrialRun:
                 "loss": report.loss,
                 "steps": report.trained.steps,
                 "coefficient-sum": report.trained.coefficient_sum,
-                "remembers": int(bool(report.memory)),
                 "seconds": 0.0,
                 **report.numbers,
             },

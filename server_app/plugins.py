@@ -182,9 +182,6 @@ def method_of(name: str, kind: Any, module: str) -> Method:
 def place_of(kind: type[ServerMethod]) -> str:
     """Return the place that a server method fills. Raises ContractViolation unless it is one."""
     filled = [place for place in PLACES if getattr(kind, place) is not getattr(ServerMethod, place)]
-    deploys_finally = kind.deploy_finally is not ServerMethod.deploy_finally
-    if deploys_finally and "deploy" not in filled:
-        filled.append("deploy")
     words = " and ".join(filled) or "none"
     rule = f"{kind.__name__} must fill one of {', '.join(PLACES)}, and fills {words}"
     keep(len(filled) == 1, rule)

@@ -19,9 +19,9 @@ from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from strategies.core.exchange import Grid
-from strategies.core.flower_adapter import Strategy
-from strategies.core.round_result import Diverged
-from strategies.core.scoring import evaluate_on_clients
+from strategies.core.questions import evaluate_on_clients
+from strategies.core.rounds import Rounds
+from strategies.core.server import Diverged
 
 
 class RunEvaluation:
@@ -49,7 +49,7 @@ class RunEvaluation:
         grid: Grid,
         settings: RunSettings,
         federation: Federation,
-        strategy: Strategy,
+        strategy: Rounds,
         model: Classifier,
         device: str,
         folder: RunFolder,

@@ -8,9 +8,8 @@ from torch import Tensor
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.state import State, digest, with_prefix
-from strategies.core.flower_adapter import Strategy
-from strategies.core.round_result import AVERAGE
-from strategies.core.server import ServerMethod
+from strategies.core.rounds import Rounds
+from strategies.core.server import AVERAGE, ServerMethod
 
 
 def head_hashes(
@@ -24,7 +23,7 @@ def head_hashes(
     return {"model-hashes": digests}
 
 
-def hashes(strategy: Strategy, run_folder: Path) -> dict[str, str | None]:
+def hashes(strategy: Rounds, run_folder: Path) -> dict[str, str | None]:
     """Return the run's hashes: one for shared, deployed and client memory together, and one for each.
 
     Where a client keeps its memory on another machine, the digests that came with the updates stand for it: the

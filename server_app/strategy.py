@@ -12,9 +12,9 @@ from client_app.runtime import initial_seed
 from client_app.vectorized import obstacle
 from data import Federation, federate
 from server_app.run_settings import RunSettings
-from strategies.core.flower_adapter import Strategy
 from strategies.core.masked_sums import MaskedSums
 from strategies.core.node_assignment import SiteAssigner
+from strategies.core.rounds import Rounds
 
 SUMS_FOLDER = "sums"
 """In the results folder: the sums of all sites, which every run of a federation has in common."""
@@ -64,7 +64,7 @@ def strategy_of(
     model: Classifier,
     device: str,
     waits: Callable[[str], None] = lambda line: None,
-) -> Strategy:
+) -> Rounds:
     """Return the strategy before round 1; `model` is its scratchpad, on whose `device` the server computes.
 
     Between sites, `waits` is called with a line that names the sites that a round waits for, and with "" afterwards.
@@ -74,7 +74,7 @@ def strategy_of(
     if agreement is None:  # sites report their own numbers of samples
         for client, indices in enumerate(federation.train_indices):
             examples[client] = len(indices)
-    return Strategy(
+    return Rounds(
         model,
         settings.run_spec(),
         clients=settings.data.clients,

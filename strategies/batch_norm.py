@@ -1,4 +1,4 @@
-"""Batch norm for a site nobody trained with: its own statistics, the mean of the others', or the nearest one's."""
+"""Batch norm for a site nobody trained with: its own statistics, or the mean of the others'."""
 
 from collections.abc import Iterator, Mapping
 
@@ -61,44 +61,3 @@ def averaged(answers: Mapping[int, State], examples: Mapping[int, int]) -> dict[
     Of running variances too, so that the spread between the sites' means is no part of them.
     """
     return weighted_mean(list(answers.values()), [examples[client] for client in answers])
-
-
-def distances(model: Classifier, site: State, answers: Mapping[int, State]) -> dict[int, float]:
-    """Return how far each client's statistics are from the site's own, in the model's first batch-norm layer.
-
-    The mean over channels of `symmetric_divergence`. The first layer alone, because what lies before it is shared: the
-    deeper layers' statistics also depend on the batch norm before them, which every site has for itself.
-    """
-    name, layer = next(norm_layers(model))
-    mean = f"{name}.running_mean"
-    variance = f"{name}.running_var"
-    result = {}
-    for client, kept in answers.items():
-        divergence_C = symmetric_divergence(
-            mean_C=site[mean],
-            variance_C=site[variance],
-            other_mean_C=kept[mean],
-            other_variance_C=kept[variance],
-            eps=layer.eps,
-        )
-        result[client] = divergence_C.mean().item()
-    return result
-
-
-def symmetric_divergence(
-    mean_C: Tensor,
-    variance_C: Tensor,
-    other_mean_C: Tensor,
-    other_variance_C: Tensor,
-    eps: float,
-) -> Tensor:
-    """Return KL(p | q) + KL(q | p) in nats of the normals p and q of each channel (C,), as AdaBN compares domains.
-
-    `eps` is added to both variances, as the layer does before it divides by them.
-    """
-    p_C = variance_C.double() + eps
-    q_C = other_variance_C.double() + eps
-    gap_C = (mean_C.double() - other_mean_C.double()).square()
-    p_in_q_C = (p_C + gap_C) / q_C
-    q_in_p_C = (q_C + gap_C) / p_C
-    return (p_in_q_C + q_in_p_C) / 2 - 1

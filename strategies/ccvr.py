@@ -1,6 +1,6 @@
 """CCVR: calibrate the classifier on virtual features (Luo et al., NeurIPS 2021)."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from client_app.state import State
-from strategies.core.server import Deployment, Server, ServerMethod
+from strategies.core.server import Deployment, Server, ServerMethod, Update
 from strategies.core.validation import RejectedUpdate, check_by_class
 from strategies.head import head_of, train_head, with_head
 
@@ -57,18 +57,19 @@ class CCVR(ServerMethod):
         variances = covariances if diagonal else covariances.diagonal(dim1=-2, dim2=-1)
         if (variances < 0).any():
             raise RejectedUpdate("a variance is negative")
-        if not diagonal and not torch.allclose(covariances, covariances.mT, equal_nan=True):
+        if not diagonal and not torch.allclose(covariances, covariances.mT):
             raise RejectedUpdate("covariances are not symmetric")
 
-    def deploy_finally(
+    def deploy(
         self,
         server: Server,
         state: State,
         shared: State,
-        answers: Mapping[int, State],
+        updates: Sequence[Update],
     ) -> Deployment:
         classes, width = shared["head.weight"].shape
-        counts_C, means_CD, covariances = pooled(answers.values(), classes, width)
+        answers = server.final_answers.values()
+        counts_C, means_CD, covariances = pooled(answers, classes, width)
         held = counts_C.nonzero().flatten().tolist()
         if not (self.features_per_class and self.head_steps and held):
             return Deployment({self.name: shared}, state)

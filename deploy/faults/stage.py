@@ -19,8 +19,8 @@ from local_federation import Job, LocalFederation
 
 from client_app.messages import kind_of
 from client_app.state import difference, norm
+from fedskew.engines.local import RehearsalGrid
 from fedskew.engines.processes import alive, free_port, marked, running
-from fedskew.engines.rehearsal import RehearsalGrid
 from fedskew.federation.service import SERVER_APP
 from fedskew.signals import one_interrupt
 from server_app.app import run as run_app

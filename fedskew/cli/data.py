@@ -24,21 +24,17 @@ from data.readers.catalog import (
     members,
 )
 from data.text import name_list
-from fedskew.cli import completion
+from fedskew.cli.options import AsJson, MaxImagePixels, MaxUnpackedMiB, Settings
 from fedskew.cli.run_selection import check_settings, checked_texts
 from fedskew.cli.terminal import (
     BAD_INPUT,
     TYPER_SUGGESTS,
-    MaxImagePixels,
-    MaxUnpackedMiB,
     complain,
     console,
     fits,
 )
-from fedskew.experiments.entries import defaults
 from fedskew.formatting import named, numbered, terminal_table
 from fedskew.signals import at_once
-from server_app.keys import read_texts
 
 # What reads data imports torch, which takes seconds: the commands import it after their first checks.
 if TYPE_CHECKING:
@@ -51,11 +47,6 @@ application = typer.Typer(
     suggest_commands=TYPER_SUGGESTS,
 )
 out = console()
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
-Settings = Annotated[
-    list[str] | None,
-    completion.set_option("A setting, as for `fedskew run`."),
-]
 SHOWN_CLASSES = 20
 """More classes than these do not fit a terminal: then each client's largest class stands for them."""
 
@@ -114,14 +105,12 @@ def list_data(
 def show(
     settings: Settings = None,
     png: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the table as a picture.")
+        Path | None, typer.Option(metavar="FILE", help="Also draw the table, as PNG, SVG or PDF.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the number of samples of each class at each client."""
     stated = checked_texts(settings)
-    if png is not None:
-        require(png.suffix.lower() == ".png", "--png", str(png), "must end in .png")
     with at_once():
         from data import federate
         from data.data_warnings import refuse_untrainable
@@ -190,7 +179,7 @@ def save(
 
 
 def matrix_table(federation: "Federation", title: str, full_names: bool = True) -> Table:
-    """Return a row per client: its samples of each class, brighter where they are more of the client's own.
+    """Return a row per client: its samples of each class.
 
     Beyond SHOWN_CLASSES a row has the client's largest class in place of all. The headings are the classes' names, or
     without `full_names` numbers with a legend below.
@@ -208,44 +197,27 @@ def matrix_table(federation: "Federation", title: str, full_names: bool = True) 
     for heading in ("client", *headings, "all"):
         table.add_column(heading, justify="right", no_wrap=True, min_width=digits)
     for client, counts_C in zip(federation.client_names, counts_KC, strict=True):
-        samples = counts_C.sum()
-        if few:
-            cells = [Text(str(count), shade(count / samples)) for count in counts_C.tolist()]
-        else:
+        cells = list(map(str, counts_C))
+        if not few:
             largest = int(counts_C.argmax())
-            share = f"{counts_C[largest] / samples:.0%}"
-            cells = [*map(Text, (str(np.count_nonzero(counts_C)), names[largest], share))]
-        table.add_row(client, *cells, str(samples))
+            share = f"{counts_C[largest] / counts_C.sum():.0%}"
+            cells = [str(np.count_nonzero(counts_C)), names[largest], share]
+        table.add_row(*map(Text, (client, *cells, str(counts_C.sum()))))
     if few:
         totals = map(str, counts_KC.sum(axis=0))
         table.add_row("all", *totals, str(counts_KC.sum()), style="bold")
     return table
 
 
-def shade(share: float) -> str:
-    """Return the style of a cell."""
-    if share >= 0.5:
-        return "bold cyan"
-    if share >= 0.2:
-        return "cyan"
-    return "dim" if share == 0 else ""
-
-
 def draw_class_matrix(federation: "Federation", file: Path) -> None:
-    """Write a picture with a row per client and a column per class, the darker the more samples (by square root)."""
-    from matplotlib.figure import Figure
+    """Write a picture of each client's shares of the classes.."""
+    from fedskew.report.drawing import matrix
 
-    rows, columns = federation.counts_KC.shape
-    figure = Figure(figsize=(2 + 0.6 * columns, 1 + 0.25 * rows), layout="constrained")
-    axes = figure.subplots()
-    axes.imshow(np.sqrt(federation.counts_KC), cmap="Blues", aspect="auto")
-    axes.set_xticks(range(columns), federation.dataset.class_names, rotation=90)
-    axes.set_yticks(range(rows), federation.client_names)
-    middle = federation.counts_KC.max() / 4  # half of the darkest by square root
-    for (row, column), count in np.ndenumerate(federation.counts_KC):
-        ink = "white" if count > middle else "black"
-        axes.text(column, row, str(count), color=ink, fontsize=8, ha="center", va="center")
-    figure.savefig(file)
+    counts_KC = federation.counts_KC
+    shares_KC = counts_KC / np.maximum(1, counts_KC.sum(1, keepdims=True))
+    rows, columns = federation.client_names, federation.dataset.class_names
+    alt = "Each client's share of samples by class."
+    matrix(shares_KC, rows, columns, ("client", "class"), alt, percent=True).save(file)
 
 
 @application.command()
@@ -276,8 +248,7 @@ def check(
 
     Where a setting would change the answer, also print the check with that setting.
     """
-    stated = read_texts(settings or [], defaults())
-    check_settings(stated, alone=False)  # without the data, from which the check finds more
+    stated = checked_texts(settings, alone=False)  # without the data, which the check reads
     given: dict[str, Any] = {
         "dataset": own_name(path),
         "classes": classes,
@@ -364,8 +335,7 @@ def export_sites(
     settings: Settings = None,
 ) -> None:
     """Write each client of a partition as a site's folder with data.npz and site.toml, and a federation.toml."""
-    stated = read_texts(settings or [], defaults())
-    check_settings(stated, alone=False)
+    stated = checked_texts(settings, alone=False)
     is_named = dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX)
     given = {**stated, "dataset": dataset if is_named else own_name(dataset)}
     if sites:

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from data import DataError, require
-from fedskew.cli import completion
-from fedskew.cli.run_selection import check_settings
+from fedskew.cli.options import AsJson, Settings
+from fedskew.cli.run_selection import checked_texts
 from fedskew.cli.terminal import console, to_stdout
 from fedskew.diagnosis.rules import (
     Diagnosis,
@@ -23,11 +23,9 @@ from fedskew.diagnosis.rules import (
     line,
 )
 from fedskew.diagnosis.table import read_counts, read_moments
-from fedskew.experiments.entries import defaults
-from fedskew.experiments.lookup import find_all
+from fedskew.experiments.experiments import find_all
 from fedskew.formatting import plural
 from fedskew.signals import at_once
-from server_app.keys import read_texts
 
 
 def diagnose_source(
@@ -37,15 +35,12 @@ def diagnose_source(
             help="A CSV file of counts, a run's folder, or an experiment; default: the data that --set names."
         ),
     ] = "",
-    settings: Annotated[
-        list[str] | None,
-        completion.set_option("A setting, as for `fedskew run`."),
-    ] = None,
+    settings: Settings = None,
     moments: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="CSV: mean and std of the features of each site."),
     ] = None,
-    in_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    in_json: AsJson = False,
 ) -> None:
     """Name the skew of a federation, how certain it is, and the methods known to fail under it."""
     sources = list(sources_of(source, settings or []))
@@ -55,7 +50,7 @@ def diagnose_source(
     for found in sources:
         features = found.moments
         if moments is not None:
-            features = read_moments(moments, found.table.sites, found.own_names)
+            features = read_moments(moments, found.table.sites)
         diagnoses[found.title] = diagnose(found.table, features, found.plan)
     with to_stdout():
         if in_json:
@@ -72,7 +67,7 @@ def sources_of(source: str, overrides: Sequence[str]) -> Iterator[Source]:
     if not overrides and path.is_file():
         yield Source(source, read_counts(path), Plan())
         return
-    check_settings(read_texts(overrides, defaults()), alone=not source)
+    checked_texts(overrides, alone=not source)
     if not path.exists():
         if path.suffix or len(path.parts) > 1:
             raise DataError("there is no such file or folder", where=source)

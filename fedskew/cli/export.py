@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from data import DataError, DataSettings, SettingError, require
-from fedskew.cli import completion
-from fedskew.cli.run_selection import check_settings
-from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
-from fedskew.experiments.entries import defaults
+from fedskew.cli.options import AsJson, MaxImagePixels, MaxUnpackedMiB, set_option
+from fedskew.cli.run_selection import checked_texts
+from fedskew.cli.terminal import console
 from fedskew.formatting import numeric, percent, terminal_table
 from fedskew.signals import at_once
-from server_app.keys import read_texts
 
 # These import torch, which takes seconds: the commands import them after their first checks.
 if TYPE_CHECKING:
@@ -27,13 +25,11 @@ if TYPE_CHECKING:
 
 out = console()
 READ_BY = (
-    "first_label", "pixel_range", "frame", "columns", "missing", "split_seed", "test_fold", "outside_folder", "labels",
+    "first_label", "pixel_range", "frame", "columns", "missing", "split_seed", "test_fold", "outside_folder",
 )  # fmt: skip
 """Settings by which inputs are read."""
 SHOWN_CLASSES = 10
 """Classes whose confusion matrix fits into a terminal."""
-SHOWN_COLUMNS = 4
-"""Columns of a table that are no inputs, as many as a terminal gets."""
 SHOWN_ROWS = 20
 """Predictions that a terminal gets; --output and --json get all."""
 
@@ -97,9 +93,9 @@ def predict(
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Annotated[
         list[str] | None,
-        completion.set_option("A setting for reading the inputs, as for `fedskew run`."),
+        set_option("A setting for reading the inputs, as for `fedskew run`."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict with an exported model; with known classes, also print the metrics."""
     is_csv = output is None or output.suffix.lower() == ".csv"
@@ -107,13 +103,11 @@ def predict(
     for path in (model, data):
         if not path.exists():
             raise DataError("there is no such file or folder", where=str(path))
-    stated = read_texts(settings or [], defaults())
-    check_settings(stated, alone=False)
     reading: dict[str, Any] = {
         "max_image_pixels": max_image_pixels,
         "max_unpacked_mib": max_unpacked_mib,
     }
-    for key, value in stated.items():
+    for key, value in checked_texts(settings, alone=False).items():
         field = key.replace("-", "_")
         require(field in READ_BY, key, value, "says nothing of how inputs are read")
         reading[field] = value
@@ -188,11 +182,15 @@ def cells_of(prediction: "Prediction") -> dict[str, Any]:
     A row of a table has `row`, its line, in place of `input`. One of the file's columns that has the name of another
     one here is called `NAME of the file`.
     """
-    place = ("input", prediction.input) if prediction.row is None else ("row", prediction.row)
-    own = {"prediction": prediction.prediction, "probability": prediction.probability}
-    own["label"] = prediction.label or ""
-    taken = {place[0], *own}
-    cells = dict([place])
+    cells: dict[str, Any] = {"input": prediction.input}
+    if prediction.row is not None:
+        cells = {"row": prediction.row}
+    own = {
+        "prediction": prediction.prediction,
+        "probability": prediction.probability,
+        "label": prediction.label or "",
+    }
+    taken = {*cells, *own}
     for name, text in prediction.columns.items():
         cells[f"{name} of the file" if name in taken else name] = text
     return cells | own
@@ -215,16 +213,18 @@ def write_csv(file: Path, predictions: "list[Prediction]") -> None:
 
 def predictions_table(predictions: "list[Prediction]") -> Table:
     """Return the first predictions, wrong ones in red where the true class is known."""
-    shown = [cells_of(prediction) for prediction in predictions[:SHOWN_ROWS]]
-    first, *others = shown[0]
-    own = others[-3:]
-    columns = [first, *others[:-3][:SHOWN_COLUMNS], *own]
-    table = terminal_table(*(Column(Text(name)) for name in columns))
-    for cells in shown:
-        wrong = cells["label"] not in ("", cells["prediction"])
-        cells["probability"] = f"{cells['probability']:.3f}"
+    place = "input" if predictions[0].row is None else "row"
+    table = terminal_table(place, "prediction", "probability", "label")
+    for prediction in predictions[:SHOWN_ROWS]:
+        wrong = prediction.label not in (None, prediction.prediction)
+        cells = [
+            str(prediction.row or prediction.input),
+            prediction.prediction,
+            f"{prediction.probability:.3f}",
+            prediction.label or "",
+        ]
         # As Text, because names may hold brackets, which rich reads as styles.
-        table.add_row(*(Text(str(cells[name])) for name in columns), style="red" if wrong else "")
+        table.add_row(*map(Text, cells), style="red" if wrong else "")
     return table
 
 

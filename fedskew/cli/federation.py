@@ -194,7 +194,7 @@ def agree(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Put federation.toml into force as edited, with the app installed here. A removed key is refused at once."""
-    from fedskew.engines.flower import LaunchFailed
+    from fedskew.engines.processes import LaunchFailed
     from fedskew.federation.agree import proposed, put_into_force
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.service import register

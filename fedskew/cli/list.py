@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedskew.cli.terminal import ExperimentsFile, console
-from fedskew.experiments.lookup import known_entries
+from fedskew.cli.options import AsJson, ExperimentsFile
+from fedskew.cli.terminal import console
+from fedskew.experiments.experiments import known_entries
 from fedskew.formatting import named, terminal_table
 from server_app.methods import GROUP, METHODS, Method
 
@@ -25,7 +26,7 @@ class Topic(StrEnum):
 def list_topic(
     topic: Annotated[Topic, typer.Argument(help="What to list.")],
     experiments: ExperimentsFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the available methods, settings, models or experiments."""
     match topic:

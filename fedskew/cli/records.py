@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from data import SettingError, require
-from fedskew.cli import completion
+from fedskew.cli import options
+from fedskew.cli.options import ExperimentsFile, RecordsFolder
 from fedskew.cli.run_selection import Choice, choose
-from fedskew.cli.terminal import FAILED, ExperimentsFile, RecordsFolder, complain, console
+from fedskew.cli.terminal import FAILED, complain, console
 
 if TYPE_CHECKING:
     from fedskew.report.run_records import Run
@@ -22,12 +23,10 @@ if TYPE_CHECKING:
 Name = Annotated[
     str,
     typer.Argument(
-        help="A suite of the papers' statements, as papers.", autocompletion=completion.experiments
+        help="A suite of the papers' statements, as papers.", autocompletion=options.experiments
     ),
 ]
-Settings = Annotated[
-    list[str] | None, completion.set_option("A setting, as given to `fedskew run`.")
-]
+Settings = Annotated[list[str] | None, options.set_option("A setting, as given to `fedskew run`.")]
 Results = Annotated[
     str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
 ]

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from data import DataError, SettingError, require
-from fedskew.cli import completion
+from fedskew.cli import options
+from fedskew.cli.options import ExperimentsFile, RecordsFolder
 from fedskew.cli.records import Results, Settings
 from fedskew.cli.run_selection import check_settings
-from fedskew.cli.terminal import ExperimentsFile, RecordsFolder, console, to_stdout
+from fedskew.cli.terminal import console, to_stdout
 from fedskew.experiments.entries import defaults
-from fedskew.experiments.experiments import Experiment, Suite
-from fedskew.experiments.lookup import find_all, known_entries, sized_suite
+from fedskew.experiments.experiments import (
+    Experiment,
+    Suite,
+    find_all,
+    known_entries,
+    sized_suite,
+)
 from server_app.keys import check_round, read_texts
 from server_app.methods import Setting as Scalar
 
@@ -36,7 +42,7 @@ def report(
         list[str] | None,
         typer.Argument(
             help="Experiments to report; default: all finished runs.",
-            autocompletion=completion.experiments,
+            autocompletion=options.experiments,
         ),
     ] = None,
     html: Annotated[

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from data import require
-from fedskew.cli import completion
+from fedskew.cli import options as shared
+from fedskew.cli.options import ExperimentsFile, RecordsFolder, method_option, set_option
 from fedskew.cli.run_selection import choose
-from fedskew.cli.terminal import ExperimentsFile, RecordsFolder
 from fedskew.signals import at_once
 
 
@@ -25,7 +25,7 @@ def run(
         list[str] | None,
         typer.Argument(
             help="Experiments; without one, a run from settings.",
-            autocompletion=completion.experiments,
+            autocompletion=shared.experiments,
         ),
     ] = None,
     engine: Annotated[
@@ -33,7 +33,7 @@ def run(
         typer.Option(metavar="NAME", help="inprocess, workers or ray."),
     ] = None,
     settings: Annotated[
-        list[str] | None, completion.set_option("A setting of `fedskew list settings`.")
+        list[str] | None, set_option("A setting of `fedskew list settings`.")
     ] = None,
     row: Annotated[list[str] | None, typer.Option(help="Run only this row of the tables.")] = None,
     column: Annotated[
@@ -41,11 +41,7 @@ def run(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="A,B",
-            help="Methods, each with every seed.",
-            autocompletion=completion.methods,
-        ),
+        method_option("Methods, each with every seed."),
     ] = None,
     seed: Annotated[
         list[str] | None,

@@ -18,22 +18,18 @@ from fedskew import costs
 from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import FAILED, complain, console
 from fedskew.data_warnings import print_warnings
-from fedskew.experiments.plan import Cell, TunedValues, runs, selected
-from fedskew.experiments.tuning import trials, values_of_rows
+from fedskew.experiments.plan import Cell, TunedValues, runs, selected, trials, values_of_rows
 from fedskew.formatting import plural
 from fedskew.report.kept_records import kept_runs, origins, records_folder
 from fedskew.report.run_records import Run
 from fedskew.scheduling import Resources
-from fedskew.sweep import divergence_of, labels, refuse_missing_gpus, run_all
+from fedskew.sweep import earlier_result, labels, refuse_missing_gpus, run_all
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, Scalar, model_line
 from server_app.settings import parse
 
 if TYPE_CHECKING:
     from fedskew.report.results import ExperimentResults
-
-CellKey = tuple[str, str, str]
-"""Experiment, row and column."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +54,12 @@ def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) ->
     if options.dry_run:
         show_plan([settings], [], out, options)
         return
-    diverged = divergence_of(settings)
-    if diverged:
-        raise RuntimeError(diverged)
     engine = options.resources.engine or ("inprocess" if sites else "workers")
     refuse_missing_gpus([settings], engine)
     if not is_finished(settings):
+        earlier = earlier_result(settings)
+        if earlier is not None:
+            raise RuntimeError(earlier.reason)
         federation = federate(settings.data, settings.general.seed)
         refuse_untrainable(settings.data, federation)
         print_warnings(settings.data, federation, out)
@@ -102,18 +98,18 @@ def run_experiments(
     """
     out = console(stderr=options.as_json)
     cells = selected(choice.cells(), rows, columns)
-    wanted = {cell_key(cell) for cell in cells}
-    tried = trial_cells(choice, wanted)
-    untuned: dict[str, str] = {}
+    wanted = {cell.place for cell in cells}
+    tried = [cell for cell in choice.trials() if cell.place in wanted]
+    failed: dict[str, str] = {}
     kept: dict[str, Run] = {}
     if tried and not options.dry_run:
         run_trials(tried, out, options)
-        cells, untuned = tuned_cells(choice, wanted, out)
+        tuned, failed = tuned_cells(choice, wanted, out)
+        cells = [cell for cell in tuned if cell.place in wanted]
     if choice.suite is not None:
         # Every entry has its first seed before any has a second one.
         cells = sorted(cells, key=lambda cell: cell.seed)
-        unfinished = [settings for settings in runs(cells) if not is_finished(settings)]
-        kept = kept_runs(records_folder(options.records), unfinished)
+        kept = kept_runs(records_folder(options.records), unfinished(cells))
         if kept:
             sources = "; ".join(origins(kept.values()))
             line = f"{len(kept)} of {len(runs(cells))} runs are kept records, not trained here"
@@ -126,15 +122,16 @@ def run_experiments(
 
     for line in dict.fromkeys(map(model_line, planned)):
         out.print(f"model {line}", markup=False)
-    summaries, failed = run_all(planned, cells, out, options.resources)
-    failed |= untuned
+    number = len(planned) + len(failed)
+    summaries, failed_runs = run_all(planned, cells, out, options.resources)
+    failed = failed_runs | failed
     if options.as_json:
         finished = [*(run.summary for run in kept.values()), *summaries.values()]
         failures = [{"run": name, "failed": reason} for name, reason in failed.items()]
         print(json.dumps([*finished, *failures], indent=2))
     elif summaries or kept:
         show_report(choice, out, options)
-    exit_if_failed(failed, len(planned) + len(untuned))
+    exit_if_failed(failed, number)
 
 
 def show_report(choice: Choice, out: Console, options: Options) -> None:
@@ -184,24 +181,6 @@ def exit_if_failed(failed: Mapping[str, str], runs: int) -> None:
     raise typer.Exit(FAILED)
 
 
-# ---- tuning ----------------------------------------------------------------------------------------------------------
-
-
-def cell_key(cell: Cell) -> CellKey:
-    """Return what a cell is of, whatever its seed and settings."""
-    return cell.experiment, cell.row, cell.column
-
-
-def trial_cells(choice: Choice, wanted: Collection[CellKey]) -> list[Cell]:
-    """Return the trials of these cells. Most experiments have none."""
-    cells = []
-    for experiment in choice.experiments:
-        for trial in trials(experiment, choice.overrides):
-            if (experiment.name, trial.row, trial.column) in wanted:
-                cells.append(trial.cell)
-    return cells
-
-
 def run_trials(tried: Sequence[Cell], out: Console, options: Options) -> None:
     """Execute the trials; one that fails, as a rate may be too large, only does not count."""
     planned = runs(tried)
@@ -212,9 +191,9 @@ def run_trials(tried: Sequence[Cell], out: Console, options: Options) -> None:
 
 
 def tuned_cells(
-    choice: Choice, wanted: Collection[CellKey], out: Console
+    choice: Choice, wanted: Collection[tuple[str, str, str]], out: Console
 ) -> tuple[list[Cell], dict[str, str]]:
-    """Return the wanted cells with the values that finished trials chose, and why others cannot be run."""
+    """Return the cells with the values that finished trials chose, and why wanted ones cannot be run."""
     from fedskew.report.results import tuned_by  # reads records, which most commands need not
 
     values: dict[str, TunedValues] = {}
@@ -223,17 +202,13 @@ def tuned_cells(
         tuned = tuned_by(trials(experiment, choice.overrides), experiment)
         values[experiment.name] = values_of_rows(tuned)
         for one in tuned:
-            key = (experiment.name, one.row, one.column)
-            name = ", ".join(filter(None, key))
-            if key in wanted and one.value is None:
+            place = (experiment.name, one.row, one.column)
+            name = ", ".join(filter(None, place))
+            if place in wanted and one.value is None:
                 untuned[name] = "none of its trials has finished"
-            elif key in wanted and experiment.tune is not None:
+            elif place in wanted and experiment.tune is not None:
                 out.print(f"{name}: {experiment.tune.key} = {one.value}", markup=False)
-    cells = [cell for cell in choice.cells(values) if cell_key(cell) in wanted]
-    return cells, untuned
-
-
-# ---- what is left of a suite -----------------------------------------------------------------------------------------
+    return choice.cells(values), untuned
 
 
 def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
@@ -241,8 +216,7 @@ def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
 
     Raises DataError where none of them is.
     """
-    unfinished = [settings for settings in runs(cells) if not is_finished(settings)]
-    lacking = {settings.run_id: missing(settings.data) for settings in unfinished}
+    lacking = {run.run_id: missing(run.data) for run in unfinished(cells)}
     counts = Counter(chain.from_iterable(lacking.values()))
     for name, count in counts.items():
         out.print(f"{name} is not in data-root: {count} runs are left out", markup=False)
@@ -250,6 +224,11 @@ def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
     if cells and not left:
         raise DataError(f"no data set of these runs is in data-root: {', '.join(counts)}")
     return left
+
+
+def unfinished(cells: Sequence[Cell]) -> list[RunSettings]:
+    """Return the runs that are not done."""
+    return [run for run in runs(cells) if not is_finished(run)]
 
 
 def is_finished(settings: RunSettings) -> bool:

@@ -12,8 +12,7 @@ from data.readers.catalog import is_own, members
 from data.resolve import require_there
 from data.text import whole_number
 from fedskew.experiments.entries import defaults, naming
-from fedskew.experiments.experiments import Experiment, Row, Suite
-from fedskew.experiments.lookup import find_all, sized_suite
+from fedskew.experiments.experiments import Experiment, Row, Suite, find_all, sized_suite
 from server_app.keys import built, no_such, read_texts, typed
 from server_app.methods import GROUP, METHODS, no_method
 from server_app.methods import Setting as Scalar
@@ -29,7 +28,7 @@ class Choice:
     experiments: Sequence[Experiment]
     overrides: Mapping[str, Scalar]
     suite: Suite | None = None
-    """The suite of statements that was asked for."""
+    """The suite of papers that was asked for."""
     file: Path | None = None
     """The user's file of experiments."""
 
@@ -47,6 +46,13 @@ class Choice:
             with naming(experiment.name) if several else nullcontext():
                 cells += plan(experiment, self.overrides, tuned=values)
         return cells
+
+    def trials(self) -> "list[Cell]":
+        """Return the trials of all experiments. Most have none."""
+        from fedskew.experiments.plan import trials  # with torch
+
+        of_each = [trials(experiment, self.overrides) for experiment in self.experiments]
+        return [cell for cells in of_each for cell in cells]
 
 
 def choose(
@@ -107,10 +113,10 @@ def choose(
     return Choice(experiments, overrides, suite, file)
 
 
-def checked_texts(settings: Iterable[str] | None) -> dict[str, Scalar]:
-    """Return the settings of the texts KEY=VALUE of --set, checked as far as that goes without torch."""
+def checked_texts(settings: Iterable[str] | None, alone: bool = True) -> dict[str, Scalar]:
+    """Return the settings of the texts KEY=VALUE of --set, checked as `check_settings` does."""
     overrides = read_texts(settings or [], defaults())
-    check_settings(overrides)
+    check_settings(overrides, alone=alone)
     return overrides
 
 

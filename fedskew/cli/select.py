@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from data import require
-from fedskew.cli import completion
+from fedskew.cli.options import method_option, set_option
 from fedskew.cli.run_selection import check_settings, words
 from fedskew.cli.terminal import console
 from fedskew.experiments.entries import defaults
@@ -20,11 +20,7 @@ def select(
     ],
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="A,B",
-            help="Compare only these methods with FedAvg and CCVR.",
-            autocompletion=completion.methods,
-        ),
+        method_option("Compare only these methods with FedAvg and CCVR."),
     ] = None,
     target: Annotated[
         str,
@@ -39,7 +35,7 @@ def select(
             help="What must not be uploaded, as class-counts,class-statistics: such methods are left out.",
         ),
     ] = None,
-    settings: Annotated[list[str] | None, completion.set_option("A setting.")] = None,
+    settings: Annotated[list[str] | None, set_option("A setting.")] = None,
     match_counts: Annotated[
         Path | None,
         typer.Option(

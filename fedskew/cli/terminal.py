@@ -5,11 +5,8 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated
 
 import click
-import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -19,22 +16,6 @@ BAD_INPUT, FAILED = 2, 1
 
 TYPER_SUGGESTS = not hasattr(click.exceptions, "NoSuchCommand")
 """Whether typer is to name the nearest command of a mistyped one: from version 8.4 on click does so itself."""
-
-ExperimentsFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Your own experiments (default: experiments.yaml)."),
-]
-RecordsFolder = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Kept records (default: benchmarks/papers).",
-    ),
-]
-MaxImagePixels = Annotated[int, typer.Option(min=1, help="The setting max-image-pixels.")]
-MaxUnpackedMiB = Annotated[
-    int, typer.Option("--max-unpacked-mib", min=1, help="The setting max-unpacked-mib.")
-]
 
 SILENT_SECONDS = 1.0
 """What a user of a terminal waits without asking whether the command hangs (Nielsen 1993)."""

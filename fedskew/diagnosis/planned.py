@@ -20,7 +20,7 @@ from fedskew.diagnosis.table import (
     site_table,
     table_of_samples,
 )
-from fedskew.experiments.lookup import find_all
+from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan
 from fedskew.formatting import site_names
 from server_app.run_folder import RunFolder
@@ -74,22 +74,21 @@ def of_run(folder: Path) -> Source:
     settings = {**defaults(), **origin["settings"]}
     fixed = has_fixed_features(settings["model"], settings["freeze"])
     training = Plan(settings["batch-size"], fixed)
-    return Source(str(folder), table, training, own_names=site_names(table.sites))
+    return Source(str(folder), table, training)
 
 
 def planned(title: str, run: RunSettings) -> Source:
     """Return the partition that settings give, with the moments of its features; the data are read."""
     federation = federate(run.data, run.general.seed)
     table = table_of_federation(federation)
-    moments = moments_of(federation)
-    return Source(title, table, plan_of(run), moments, site_names(table.sites))
+    return Source(title, table, plan_of(run), moments_of(federation))
 
 
 def table_of_federation(federation: Federation) -> SiteTable:
     """Return the counts of a federation, and whose its samples are. Raises TableError for one client."""
     return site_table(
         "these settings",
-        federation.client_names,
+        site_names(federation.client_names),
         federation.dataset.class_names,
         federation.counts_KC,
         subjects_of(federation),

@@ -1,23 +1,17 @@
-"""Known failures. Each rule rests on an experiment of experiments.yaml, measured in docs/guides/diagnose.md.
+"""The skews that a table of counts shows, how certain they are, and the methods known to fail under them.
 
-A rule needs a decided claim: the whole interval of the difference to FedAvg lies below 0.
+A rule of known failure rests on an experiment of experiments.yaml, measured in docs/guides/diagnose.md, and needs a
+decided claim: the whole interval of the difference to FedAvg lies below 0.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedskew.diagnosis.skews import (
-    GLOBAL_TAIL,
-    LABEL,
-    LOCAL_TAILS,
-    RESOLVED,
-    SCANNER,
-    TELLS,
-    Skew,
-    skews,
-)
 from fedskew.diagnosis.statistics import (
+    DEVIATION_RATIO,
+    LIKELY,
+    MEAN_SHIFT,
     Shift,
     Statistics,
     independent_samples,
@@ -25,10 +19,50 @@ from fedskew.diagnosis.statistics import (
     statistics,
 )
 from fedskew.diagnosis.table import Moments, SiteTable, chosen
+from fedskew.formatting import plural
 from server_app.methods import METHODS
 
 if TYPE_CHECKING:  # it imports torch, which a table needs not
     from server_app.run_settings import RunSettings
+
+
+SURE = 0.001
+"""p below which a skew is certain; below LIKELY it is named at all."""
+TELLS = 0.02
+"""Share of the classes' entropy from which a site that tells the class is a skew, however certain."""
+MISSING = 0.25
+"""Share of classes missing where they should be from which the skew is of classes that sites lack."""
+IMBALANCE = 5
+"""Largest class over smallest."""
+SIZE_RATIO = 4
+"""Largest site over the others' median."""
+SIZE_RANGE = 5
+"""Largest site over the smallest, as IMBALANCE of classes: the smallest then has a fifth of the largest one's weight in
+FedAvg's mean, and takes a fifth of its steps in a round, though no site need stand out from the others' median."""
+CONSTANT = 1e3
+"""A ratio of standard deviations from which the smaller one is none to speak of, as where one site did not measure."""
+RESOLVED = 0.05
+"""A smallest visible share of the entropy above which seeing nothing says little."""
+
+LABEL, LOCAL_TAILS, GLOBAL_TAIL, QUANTITY, SCANNER = (
+    "label",
+    "local tails",
+    "global tail",
+    "quantity",
+    "scanner",
+)
+NAMES = (LABEL, LOCAL_TAILS, GLOBAL_TAIL, QUANTITY, SCANNER)
+
+
+@dataclass(frozen=True)
+class Skew:
+    """A skew that a table shows."""
+
+    name: str
+    """One of NAMES."""
+    confidence: str
+    """certain (p <= 0.001), likely (p <= 0.01), or perhaps: another skew of the table may be all there is to it."""
+    because: str
 
 
 @dataclass(frozen=True)
@@ -99,9 +133,6 @@ class Source:
     plan: Plan
     moments: Moments | None = None
     """The sites' features, where they can be looked at."""
-    own_names: Sequence[str] = ()
-    """What reports call the table's sites, in its order: `north` where the table has `0 north`. Empty where they are
-    called as in the table."""
 
 
 def diagnose(
@@ -142,15 +173,6 @@ def known_failures(diagnosis: Diagnosis) -> list[Rule]:
     return [rule for rule in RULES if rule.applies(diagnosis)]
 
 
-ANSWERS: Mapping[str, Sequence[str]] = {
-    SCANNER: ("fedbn",),
-    GLOBAL_TAIL: ("ccvr", "creff"),
-    LOCAL_TAILS: ("iwds",),
-    LABEL: ("fedshift", "ccvr"),
-}
-"""The methods that answer a skew, by its paper and docs/start/choosing-a-method.md, the most particular skew first."""
-
-
 CLOSED_FORM = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm")
 """Heads in closed form, the most accurate first: docs/results/pretrained.md. Any partition gives the same head, so that
 no skew of the labels matters to them; fedcof's alone depends on it."""
@@ -164,31 +186,6 @@ def heads_first(diagnosis: Diagnosis) -> dict[str, str]:
     if not diagnosis.plan.fixed_features:
         return {}
     return {name: METHODS[name].reveals for name in CLOSED_FORM}
-
-
-def recommended_order(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]:
-    """Return `methods` ordered from most to least promising.
-
-    Heads in closed form come first where the features stay as they are. Then come methods that answer a diagnosed
-    skew, in the order of ANSWERS. Methods known to fail under this diagnosis come last, unless they also answer one of
-    its skews.
-
-    Args:
-        diagnosis: What the table shows; a skew that is there perhaps counts for nothing.
-        methods: The names to order, which are those returned.
-    """
-    skews_seen = {skew.name for skew in diagnosis.skews if skew.confidence != "perhaps"}
-    failures = {rule.method for rule in known_failures(diagnosis)}
-
-    answers = [head for head in heads_first(diagnosis) if head in methods]
-    for skew, answering_methods in ANSWERS.items():
-        if skew in skews_seen:
-            answers += [method for method in answering_methods if method in methods]
-
-    first = list(dict.fromkeys(answers))  # two skews can share an answer
-    last = [method for method in methods if method in failures and method not in first]
-    middle = [method for method in methods if method not in first and method not in last]
-    return first + middle + last
 
 
 def line(diagnosis: Diagnosis) -> str:
@@ -240,3 +237,100 @@ def as_json(diagnosis: Diagnosis) -> Mapping[str, object]:
 def with_dashes(numbers: Statistics | Shift) -> dict[str, Any]:
     """Return the fields under the keys of the JSON."""
     return {key.replace("_", "-"): value for key, value in vars(numbers).items()}
+
+
+# ---- skews -----------------------------------------------------------------------------------------------------------
+
+
+def skews(table: Statistics, shift: Shift | None) -> list[Skew]:
+    """Return the skews of a table, in the order of NAMES; several are a mixture, none is an empty list."""
+    return [*of_classes(table), *of_sizes(table), *of_scanners(table, shift)]
+
+
+def of_classes(table: Statistics) -> Iterator[Skew]:
+    """Yield the label skew, of classes that sites lack or of tails of their own, and the tail of all sites pooled."""
+    differs = sites_differ(table)
+    if differs or table.single_site_classes:
+        tails = differs and table.missing_share < MISSING and table.local_tail_share >= 0.5
+        name = LOCAL_TAILS if tails else LABEL
+        p = table.information_p if differs else LIKELY
+        yield Skew(name, certainty(p), label_reasons(table, tails))
+    if table.imbalance >= IMBALANCE and table.tail_p <= LIKELY:
+        largest = f"the largest class has {table.imbalance:.3g} times the smallest one's samples"
+        effective = f"{table.effective_classes:.1f} effective of {table.classes} classes"
+        because = f"{largest}, {effective}"
+        yield Skew(GLOBAL_TAIL, certainty(table.tail_p), because)
+
+
+def sites_differ(table: Statistics) -> bool:
+    """Return whether the site tells the class, more than by chance and more than a trifle."""
+    return table.information_p <= LIKELY and table.information_share >= TELLS
+
+
+def label_reasons(table: Statistics, tails: bool) -> str:
+    """Return why a table shows a label skew; `tails` where it is one of tails."""
+    p = p_words(table.information_p)
+    reasons = [
+        f"the site tells {table.information_share:.0%} of a sample's class ({p})",
+        f"{table.missing_share:.0%} of the classes are missing where they should be",
+    ]
+    if table.one_class_sites:
+        reasons.append(f"{plural(len(table.one_class_sites), 'site')} with one class")
+    if table.single_site_classes:
+        classes = plural(len(table.single_site_classes), "class", "classes")
+        reasons.append(f"{classes} at one site alone")
+    if tails:
+        share = f"{table.local_tail_share:.0%}"
+        reasons.append(f"{share} of the samples are at sites with a tail of their own")
+    return ", ".join(reasons)
+
+
+def of_sizes(table: Statistics) -> Iterator[Skew]:
+    """Yield the skew of sizes."""
+    one_is_large = table.size_ratio >= SIZE_RATIO
+    one_is_small = table.size_range >= SIZE_RANGE
+    if table.size_p > LIKELY or not (one_is_large or one_is_small):
+        return
+    because = (
+        f"the largest site has {table.size_ratio:.3g} times the others' median and "
+        f"{table.size_range:.3g} times the smallest, "
+        f"{table.effective_sites:.1f} effective of {table.sites} sites"
+    )
+    yield Skew(QUANTITY, certainty(table.size_p), because)
+
+
+def of_scanners(table: Statistics, shift: Shift | None) -> Iterator[Skew]:
+    """Yield the skew of features, from their moments; other classes shift these as well."""
+    if shift is None:
+        return
+    p_values, reasons = [], []
+    if shift.mean >= MEAN_SHIFT and shift.mean_p <= LIKELY:
+        p_values.append(shift.mean_p)
+        reasons.append(f"a site's mean is {shift.mean:.2g} standard deviations from all")
+    if shift.deviation >= DEVIATION_RATIO and shift.deviation_p <= LIKELY:
+        p_values.append(shift.deviation_p)
+        if shift.deviation >= CONSTANT:
+            reasons.append("at a site nearly all values are equal")
+        else:
+            reasons.append(f"standard deviations differ by {shift.deviation:.2g}")
+    if not reasons:
+        return
+
+    because = " and ".join(reasons)
+    if shift.feature:
+        because += f" ({shift.feature})"
+    confidence = certainty(min(p_values))
+    if sites_differ(table):
+        because += "; the sites' other classes may be the reason"
+        confidence = "perhaps"
+    yield Skew(SCANNER, confidence, because)
+
+
+def certainty(p: float) -> str:
+    """Return p in a word."""
+    return "certain" if p <= SURE else "likely"
+
+
+def p_words(p: float) -> str:
+    """Return p as a sentence has it."""
+    return "p < 0.001" if p < SURE else f"p = {p:.2g}"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from data import DataError, DataSettings
 from data.readers.rows import check_length, header_of, opened, writing_of
 from data.text import finite_number
+from fedskew.formatting import site_names
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -127,7 +128,7 @@ def table_of_samples(where: str, samples: Mapping[str, Any] | None) -> SiteTable
             raise TableError("subjects are of other clients or classes than samples", where=where)
         subjects = average_subjects(counts_KC, subjects_KC)
     classes = [str(label) for label in range(counts_KC.shape[1])]
-    return site_table(where, samples["clients"], classes, counts_KC, subjects)
+    return site_table(where, site_names(samples["clients"]), classes, counts_KC, subjects)
 
 
 def average_subjects(counts_KC: Counts, subjects_KC: Counts) -> Subjects:
@@ -169,13 +170,12 @@ def read_counts(path: Path) -> SiteTable:
     return site_table(str(path), list(numbers), classes, counts_KC)
 
 
-def read_moments(path: Path, sites: Sequence[str], own_names: Sequence[str] = ()) -> Moments:
+def read_moments(path: Path, sites: Sequence[str]) -> Moments:
     """Return the moments of the `sites`, in their order: columns `mean` and `std`, or `mean NAME` and `std NAME`.
 
     Args:
         path: The CSV file.
         sites: The names of the table's sites.
-        own_names: What the sites are called elsewhere, in the same order; the file may call all of them so.
 
     Raises:
         DataError: the file is no such table, or not of these sites.
@@ -187,8 +187,6 @@ def read_moments(path: Path, sites: Sequence[str], own_names: Sequence[str] = ()
     if not features or {*columns} != {*means, *deviations}:
         rule = "must be `mean` and `std`, or pairs `mean NAME`, `std NAME`"
         raise DataError(f"columns {', '.join(columns)}: {rule}", where=str(path))
-    if own_names and numbers.keys() != set(sites):
-        sites = own_names
     for site in sorted(numbers.keys() ^ set(sites)):
         found = "has no row for" if site in sites else "has a row for what is none of the sites:"
         raise DataError(f"{found} site {site!r}; they are those of the counts", where=str(path))

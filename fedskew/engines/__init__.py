@@ -86,7 +86,7 @@ def rehearsal_grid(settings: "RunSettings", engine: str, folder: str) -> Any:
     rule = "must be a folder that holds a SITE/site.toml for each site, which are then run in this process"
     require(Path(folder).is_dir() and bool(folder), "--sites", folder, rule)
     require(engine in ("", "inprocess"), "--engine", engine, "must be inprocess with --sites")
-    from fedskew.engines.rehearsal import RehearsalGrid
+    from fedskew.engines.local import RehearsalGrid
     from site_agent.config import read_sites
 
     sites = read_sites(Path(folder))

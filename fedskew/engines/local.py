@@ -1,8 +1,9 @@
-"""A flwr Grid without Ray: it answers messages in this process."""
+"""flwr Grids that answer messages in this process: one node for all clients, or a rehearsal with a node per site."""
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -10,7 +11,10 @@ from flwr.serverapp import Grid
 
 from client_app.flower_internals import TaskIdentity, message_from_proto, message_to_proto
 from client_app.messages import handing_over
+from data.agreement import Agreement, as_flower_has_it
 from data.text import printable, sentence
+from site_agent.config import Site
+from site_agent.data_view import install
 from strategies.core.exchange import replies
 
 
@@ -110,3 +114,45 @@ def handle(message: Message) -> Message:
         return app(message, context)
     except Exception as error:
         return Message(Error(2, printable(sentence(error))), reply_to=message)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as flwr's Grid lists it."""
+
+    node_id: int
+    public_key: bytes
+
+
+class RehearsalGrid(LocalGrid):
+    """One node per site, each with the public key that the agreement names; all run in this process."""
+
+    def __init__(
+        self,
+        sites: Mapping[int, Site],
+        agreement: Agreement,
+        faithful: bool = False,
+    ) -> None:
+        super().__init__(faithful=faithful)
+        self.sites = sites
+        self.nodes = []
+        for number, site in enumerate(agreement.sites):
+            if number in sites:
+                self.nodes.append(Node(number + 1, as_flower_has_it(site.key)))
+
+    def __enter__(self) -> "RehearsalGrid":
+        super().__enter__()
+        install(self.sites, signed_runs=False)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        install({})
+        super().__exit__(*error)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the sites' nodes."""
+        return [node.node_id for node in self.nodes]
+
+    def get_nodes(self) -> Iterable[Node]:  # type: ignore[override]  # flwr's own holds what only a SuperLink knows
+        """Return the sites' nodes with their keys."""
+        return self.nodes

@@ -1,4 +1,4 @@
-"""Processes of a service or an app: found by a mark in their environment, ended by process id.
+"""Processes of a service or an app: their environment, found by a mark in it, ended by process id.
 
 Neither process group nor process tree holds all that flwr and Ray start: flower-superexec opens its own session, and
 Ray's agents outlive their parents. But all inherit the environment, so the mark is there.
@@ -6,16 +6,33 @@ Ray's agents outlive their parents. But all inherit the environment, so the mark
 
 import contextlib
 import os
+import re
 import socket
+import sys
 import time
 from pathlib import Path
 
 import psutil
 
+DEFAULTS = {  # the user's environment goes before them
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else every run installs torch anew, and fails offline
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "PYTHONUNBUFFERED": "1",
+}
 RUN = "FEDSKEW_RUN"
 PATIENCE = 1.0
 """Seconds between asking a process to end and killing it: short, as checkpoints on disk are whole at any moment."""
 _UNREADABLE = (psutil.NoSuchProcess, psutil.AccessDenied)  # a zombie is a NoSuchProcess, too
+
+
+class LaunchFailed(RuntimeError):
+    """A run that ended without a result, or could not be started; the message is the reason."""
+
+
+def search_path() -> str:
+    """Return where programs are looked for: beside this Python first."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def mark(folder: Path) -> dict[str, str]:
@@ -95,28 +112,6 @@ def end(folder: Path, patience: float = PATIENCE) -> None:
         time.sleep(0.02)
 
 
-def identity(pid: int | None = None) -> str:
-    """Return what names a process, PID/BEGINNING, and no later one of its process id; this process without `pid`."""
-    pid = pid or os.getpid()
-    return f"{pid}/{beginning(pid)}"
-
-
-def beginning(pid: int) -> float:
-    """Return when a process began; on Linux in ticks since the machine did, which setting the clock does not change."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-        # The second field, the program's name, may itself have spaces; the start time is the 22nd.
-        _, _, fields = text.rpartition(")")
-        return float(fields.split()[19])
-    except OSError:
-        return psutil.Process(pid).create_time()
-
-
-def process_of(identity: str) -> psutil.Process | None:
-    """Return the live process that `identity` names, or None."""
-    pid, _, began = identity.partition("/")
-    with contextlib.suppress(ValueError, *_UNREADABLE):
-        process = psutil.Process(int(pid))
-        if beginning(process.pid) == float(began) and alive(process):
-            return process
-    return None
+def reason(details: str) -> str:
+    """Return why a run failed: flwr's status-details without their preamble before str(exception)."""
+    return re.sub(r"^\w+ failed with exception: ?", "", details.strip())

@@ -24,8 +24,7 @@ from client_app.user_code import look_in_folder
 from data import SettingError, require
 from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
-from fedskew.engines.shared_memory import Bytes, packed
-from fedskew.engines.workers import chunks, together_in
+from fedskew.engines.workers import Bytes, chunks, packed, together_in
 from fedskew.signals import current_handlers
 from strategies.core.exchange import DirectGrid, Request, WorkersLost
 

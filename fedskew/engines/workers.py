@@ -1,9 +1,11 @@
 """Clients in this process, one after the other, or in worker processes that share memory with it."""
 
+import io
 import logging
 import math
 import multiprocessing
 import os
+import pickle
 import sys
 import tempfile
 import threading
@@ -13,11 +15,18 @@ from concurrent import futures
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from client_app.handlers import ClientOutcome, ClientReply, ClientRequest, ExpectedState, answers
 from client_app.messages import handing_over
@@ -25,7 +34,6 @@ from client_app.run_spec import RunSpec
 from client_app.state import State
 from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
-from fedskew.engines.shared_memory import SharedFile, Written
 from fedskew.signals import blocked
 from strategies.core.exchange import DirectGrid, Request, WorkersLost
 
@@ -38,6 +46,9 @@ QUIET = "ignore:resource_tracker"
 """An option of Python's: its resource tracker deletes the semaphores of killed workers without a warning."""
 PARTS = 4
 """The next chunk has 1 / (PARTS * workers) of the samples that are left, so that all workers end at about one time."""
+ALIGNMENT = 64
+"""Bytes; torch allocates so, and a matrix product's last bits depend on where its operand begins."""
+Bytes = NDArray[np.uint8]
 
 
 class WorkersGrid(Refusing, DirectGrid):
@@ -66,8 +77,7 @@ class WorkersGrid(Refusing, DirectGrid):
 
     def start(self, stack: ExitStack) -> None:
         """Start the workers. Raises RuntimeError where a script has no main guard."""
-        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ.setdefault(variable, "1")
+        one_thread_each()
         context = fork_server("fedskew.engines.workers")
         ours, theirs = context.Pipe()
         self.pool = ProcessPoolExecutor(
@@ -207,8 +217,103 @@ def chunks(
         begin = end
 
 
+# ---- shared memory ---------------------------------------------------------------------------------------------------
+# Objects for another process of this machine are pickled, with their tensors in memory that both processes map. The
+# kernel takes the memory back with the last process that holds it, however that one ends.
+
+
+class TensorPickler(pickle.Pickler):
+    """Pickles an object without its tensors' bytes, which `arrays` collects: one array per tensor."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5, buffer_callback=self.collect)
+        self.arrays: list[Bytes] = []
+
+    def collect(self, buffer: pickle.PickleBuffer) -> None:
+        """Keep a tensor's bytes out of the pickle."""
+        self.arrays.append(np.frombuffer(buffer.raw(), np.uint8))
+
+    def reducer_override(self, value: Any) -> Any:
+        """Reduce a tensor to its bytes on the CPU, in the memory order of its shape."""
+        if not isinstance(value, Tensor):
+            return NotImplemented
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        buffer = pickle.PickleBuffer(flat.view(torch.uint8).numpy().data)
+        return tensor_of, (buffer, value.dtype, tuple(value.shape))
+
+
+def tensor_of(values: Bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Return the tensor of these bytes: without a copy, unless they are read-only."""
+    if values.size and values.flags.writeable:
+        return torch.from_numpy(values).view(dtype).reshape(shape)
+    tensor = torch.empty(shape, dtype=dtype)
+    tensor.reshape(-1).view(torch.uint8).numpy()[:] = values
+    return tensor
+
+
+def packed(value: object) -> tuple[bytes, list[Bytes]]:
+    """Return an object's pickle and its tensors' bytes; `pickle.loads(text, buffers=arrays)` returns the object."""
+    file = io.BytesIO()
+    pickler = TensorPickler(file)
+    pickler.dump(value)
+    return file.getvalue(), pickler.arrays
+
+
+@dataclass(frozen=True)
+class Written:
+    """An object in a file: its pickle, and where the bytes of each of its tensors begin and end."""
+
+    path: str
+    text: bytes
+    spans: tuple[tuple[int, int], ...]
+
+    def read(self) -> Any:
+        """Return the object; its tensors are the file's memory, which stays as long as one of them."""
+        memory = np.memmap(self.path, np.uint8, "r+")
+        arrays = [memory[begin:end] for begin, end in self.spans]
+        return pickle.loads(self.text, buffers=arrays)
+
+
+class SharedFile:
+    """A file in memory, which another process of this machine opens by its path; gone when nobody has it open."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):
+            self.number = os.memfd_create("fedskew")
+            self.path = f"/proc/{os.getpid()}/fd/{self.number}"
+        else:
+            self.number, self.path = tempfile.mkstemp(prefix="fedskew-")
+
+    def write(self, value: object) -> Written:
+        """Write an object's tensors, and return what reads them."""
+        text, arrays = packed(value)
+        spans = []
+        end = 0
+        for array in arrays:
+            spans.append((end, end + array.size))
+            end += math.ceil(array.size / ALIGNMENT) * ALIGNMENT
+        memory = np.memmap(self.path, np.uint8, "r+", shape=max(1, end))
+        for array, (begin, end) in zip(arrays, spans, strict=True):
+            memory[begin:end] = array
+        return Written(self.path, text, tuple(spans))
+
+    def close(self) -> None:
+        """Give the file up; who has read an object in it keeps its memory."""
+        os.close(self.number)
+        if not self.path.startswith("/proc/"):
+            Path(self.path).unlink()
+
+
+# ---- worker processes ------------------------------------------------------------------------------------------------
+
 LONGEST_TEMPORARY = 60
 """Letters of a temporary folder in which processes can meet: a socket's path has at most 107 bytes."""
+
+
+def one_thread_each() -> None:
+    """Let processes that are started from now on compute in one thread, unless the user has said otherwise."""
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
 
 
 def fork_server(*preload: str) -> ForkServerContext:

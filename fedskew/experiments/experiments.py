@@ -1,6 +1,11 @@
-"""Named experiments: experiments.yaml as dataclasses, which pydantic checks. plan.py makes their runs."""
+"""Named experiments: the shipped experiments.yaml and the user's own file, as dataclasses that pydantic checks.
 
-from collections.abc import Mapping
+plan.py makes their runs.
+"""
+
+import difflib
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -34,7 +39,10 @@ from fedskew.experiments.entries import (
 from server_app.keys import SELECTIONS
 from server_app.methods import Setting as Scalar
 
+log = logging.getLogger("fedskew")
 FILE = ROOT / "experiments.yaml"
+HERE = Path("experiments.yaml")
+"""The user's own, in the working folder."""
 NOT_TUNED = frozenset({"method", "seed", "results", "overwrite", "dataset"})
 """Settings that say which run it is, and not how it trains."""
 Settings = Annotated[Mapping[str, Scalar], PlainValidator(checked_settings)]
@@ -175,18 +183,6 @@ class Suite:
     """The suite is what the claims of the file's papers need at that size. Empty is a suite of named experiments."""
 
 
-def load_experiments(path: Path | None = None) -> dict[str, Experiment]:
-    """Return the experiments of a file by their names. Raises SettingError for whatever they cannot mean."""
-    entries = entries_in(path or FILE).items()
-    return {name: entry for name, entry in entries if isinstance(entry, Experiment)}
-
-
-def load_suites(path: Path | None = None) -> dict[str, Suite]:
-    """Return the suites of a file by their names. Raises SettingError for one of other than known experiments."""
-    entries = entries_in(path or FILE).items()
-    return {name: entry for name, entry in entries if isinstance(entry, Suite)}
-
-
 def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
     """Return one entry of the file as an experiment. Raises SettingError."""
     with naming(name):
@@ -202,6 +198,8 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
 
 def row_of(entry: object) -> Row:
     """Return a row from METHOD, or from LABEL: {method, deployed, settings}; the method is the label where left out."""
+    if isinstance(entry, Row):
+        return entry
     named = {entry: None} if isinstance(entry, str) else entry
     if not isinstance(named, dict) or len(named) != 1:
         raise SettingError("methods", shown(entry), "must be METHOD or LABEL: {settings}")
@@ -220,30 +218,28 @@ def row_of(entry: object) -> Row:
 
 
 def entries_in(path: Path) -> dict[str, Experiment | Suite]:
-    """Return the experiments of a file by their names, then its suites. Raises SettingError as they do."""
+    """Return the experiments of a file by their names, then its suites. Raises SettingError for a mistake in it."""
     return dict(_entries_in_text(text_of(path), path))
 
 
 @lru_cache(maxsize=4)
 def _entries_in_text(text: str, path: Path) -> dict[str, Experiment | Suite]:
     """Return what `entries_in` does: a command asks for a file's entries up to four times."""
+    experiments: dict[str, Experiment] = {}
+    suites: dict[str, Suite] = {}
     entries = entries_in_text(text, path)
-    known: dict[str, Experiment | Suite] = {}
     with naming(path.name):
         for name, entry in entries.items():
             if not isinstance(entry, dict):
                 raise SettingError(name, shown(entry), "must be keys with values")
             if not entry.keys() & {"experiments", "size"}:
-                known[name] = experiment(name, entry)
-        experiments = {
-            name: entry for name, entry in known.items() if isinstance(entry, Experiment)
-        }
-        for entry in experiments.values():
-            check_edition(entry, experiments)
+                experiments[name] = experiment(name, entry)
+        for read in experiments.values():
+            check_edition(read, experiments)
         for name, entry in entries.items():
-            if name not in known:
-                known[name] = suite(name, entry, experiments)
-    return known
+            if name not in experiments:
+                suites[name] = suite(name, entry, experiments)
+    return {**experiments, **suites}
 
 
 def check_edition(paper: Experiment, experiments: Mapping[str, Experiment]) -> None:
@@ -269,22 +265,94 @@ def edition_columns(claim: Claim, paper: Experiment, edition: Experiment) -> tup
     names: Mapping[str, str] = {column: column for column in edition.columns}
     if paper.here is not None and paper.here.columns:
         names = paper.here.columns
-    columns = claim.columns or tuple(paper.columns)
-    return tuple(names[column] for column in columns if column in names)
+    of_claim = claim.columns or tuple(paper.columns)
+    return tuple(names[column] for column in of_claim if column in names)
 
 
-def suite(name: str, entry: object, experiments: Mapping[str, Experiment]) -> Suite:
+def suite(name: str, entry: Mapping[str, Any], experiments: Mapping[str, Experiment]) -> Suite:
     """Return one entry of the file as a suite of experiments. Raises SettingError."""
     with naming(name):
-        if not isinstance(entry, dict):
-            raise SettingError(name, shown(entry), "must be keys with values")
         as_read: Suite = read_as(Suite, {**entry, "name": name})
         for member in as_read.experiments:
             # A suite of suites is refused: two could name each other.
             require(member in experiments, "experiments", member, "is no experiment")
     if not as_read.size:
         return as_read
-    papers = [one for one in experiments.values() if one.paper]
-    measured = [one for one in papers if {type(claim) for claim in one.claims} - {HeldBy}]
-    names = dict.fromkeys(one.entry_at(as_read.size) for one in measured)
-    return replace(as_read, experiments=tuple(names))
+    measured = []
+    for one in experiments.values():
+        needs_runs = any(not isinstance(claim, HeldBy) for claim in one.claims)
+        if one.paper and needs_runs:
+            measured.append(one.entry_at(as_read.size))
+    return replace(as_read, experiments=tuple(dict.fromkeys(measured)))
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def known_entries(named_file: Path | None = None) -> dict[str, Experiment | Suite]:
+    """Return all experiments and suites by their names.
+
+    Those of the user's file, `named_file` or experiments.yaml of the working folder, replace shipped ones.
+    """
+    file = user_file(named_file)
+    return entries_in(FILE) | (entries_in(file) if file else {})
+
+
+def user_file(named_file: Path | None = None) -> Path | None:
+    """Return the user's file of experiments: the one named, or the working folder's where it is not the shipped."""
+    if named_file is None and HERE.is_file() and not (FILE.is_file() and HERE.samefile(FILE)):
+        return HERE
+    return named_file
+
+
+def file_of_suite(suite: str, named_file: Path | None = None) -> Path:
+    """Return the file whose papers a suite is about: the user's where it has the suite, else the shipped one."""
+    file = user_file(named_file)
+    return file if file is not None and suite in entries_in(file) else FILE
+
+
+def sized_suite(names: Sequence[str], named_file: Path | None = None) -> Suite | None:
+    """Return the suite of papers that a command names, as papers-full; None where it names none.
+
+    Raises SettingError where it names anything beside such a suite: its claims are of one file and one size.
+    """
+    known = known_entries(named_file)
+    for name in names:
+        entry = known.get(name)
+        if isinstance(entry, Suite) and entry.size:
+            rule = f"does not go with others: {name} stands for a whole file's papers"
+            require(len(names) == 1, "experiment", ", ".join(names), rule)
+            return entry
+    return None
+
+
+def find_all(names: Sequence[str], named_file: Path | None = None) -> list[Experiment]:
+    """Return the experiments of those names, each once; a suite's name stands for all of its experiments.
+
+    Logs a warning for experiments from the working folder's file, which nobody named.
+
+    Raises:
+        SettingError: there is no such experiment; the remedy is the nearest name.
+    """
+    file = user_file(named_file)
+    of_the_user = entries_in(file) if file else {}
+    known = entries_in(FILE) | of_the_user
+    found_there = [name for name in names if name in of_the_user]
+    if named_file is None and found_there:
+        log.warning("read from ./%s: %s", file, ", ".join(found_there))
+    chosen: dict[str, Experiment] = {}
+    for name in names:
+        entry = known.get(name)
+        if entry is None:
+            files = " or ".join({FILE.name, (file or FILE).name})
+            similar = difflib.get_close_matches(name, known, 1)
+            remedy = (
+                f"did you mean {similar[0]}?" if similar else "`fedskew list experiments` has all"
+            )
+            raise SettingError("experiment", name, f"is not in {files}", remedy=remedy)
+        for member in entry.experiments if isinstance(entry, Suite) else (name,):
+            experiment = known[member]
+            if not isinstance(experiment, Experiment):  # a user's suite has the name of one
+                raise SettingError("experiments", member, "is no experiment", where=name)
+            chosen[member] = experiment
+    return list(chosen.values())

@@ -1,18 +1,24 @@
-"""From an experiment to its runs: one training for all rows that differ only in what is deployed."""
+"""From an experiment to its runs: one training for all rows that differ only in what is deployed.
 
+An experiment that tunes a setting is planned twice: `trials` are its runs with every value, on a seed of their own, and
+`plan` gives each row and column the value that was best there.
+"""
+
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from client_app.client import affects_training
 from client_app.variants import VARIANTS
 from data import SettingError, require
 from fedskew.experiments.entries import defaults
 from fedskew.experiments.experiments import Experiment, Row, Tune
+from server_app.best_round import is_better
 from server_app.composition import compose, model_of
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
-from strategies.core.round_result import AVERAGE
+from strategies.core.server import AVERAGE
 
 TunedValues = Mapping[tuple[str, str], Scalar]
 """The value of the tuned setting by row and column."""
@@ -29,6 +35,13 @@ class Cell:
     run: RunSettings
     deployed: str
     """The model's name in the run's records."""
+    tried: Scalar = ""
+    """Of a trial: its value of the tuned setting; empty of the table itself."""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Experiment, row and column."""
+        return self.experiment, self.row, self.column
 
 
 @dataclass
@@ -42,6 +55,10 @@ class Training:
     settings: dict[str, Scalar]
     riders: dict[str, dict[str, Scalar]] = field(default_factory=dict)
     """The settings of each rider's own section, by its name."""
+
+    def takes(self, riders: Mapping[str, Mapping[str, Scalar]]) -> bool:
+        """Return whether riders can be added: those that are there already must have the same settings."""
+        return all(self.riders.get(name, own) == own for name, own in riders.items())
 
     def parse(self) -> RunSettings:
         """Return the run's settings."""
@@ -85,36 +102,36 @@ def plan(
         require(tune.seed not in chosen_seeds, "seed", tune.seed, rule)
 
     cells: list[Cell] = []
-    for column, of_column in experiment.columns.items():
-        shared = {**experiment.assumed, **experiment.settings, **of_column}
-        settings_of_rows = []
+    for column in experiment.columns:
+        rows = []
         for row in experiment.rows:
-            settings = {**shared, **row.settings, **overrides}
+            settings = settings_of(experiment, row, column, overrides)
             if tune is not None:
                 value = tune.values[0] if tuned is None else tuned.get((row.label, column))
                 if value is None:
                     continue
                 settings[tune.key] = value
-            settings_of_rows.append((row, settings))
+            rows.append((row, settings))
         for seed in chosen_seeds:
-            cells += planned(experiment.name, column, settings_of_rows, seed)
+            cells += planned(experiment.name, column, rows, seed)
     return cells
 
 
-def tune_in_force(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Tune | None:
-    """Return what the experiment tunes; None where it tunes nothing, or the user gives that setting a value."""
-    tune = experiment.tune
-    return None if tune is None or tune.key in overrides else tune
+def settings_of(
+    experiment: Experiment, row: Row, column: str, overrides: Mapping[str, Scalar]
+) -> dict[str, Scalar]:
+    """Return the settings of a row in a column; the narrower table wins, and `overrides` over all."""
+    shared = {**experiment.assumed, **experiment.settings}
+    return {**shared, **experiment.columns[column], **row.settings, **overrides}
 
 
 def data_sets(experiment: Experiment, overrides: Mapping[str, Scalar]) -> set[str]:
     """Return the data sets that the experiment's runs are of: values of the setting dataset."""
-    shared = {**defaults(), **experiment.assumed, **experiment.settings}
     names = set()
-    for column in experiment.columns.values():
+    for column in experiment.columns:
         for row in experiment.rows:
-            settings = {**shared, **column, **row.settings, **overrides}
-            names.add(str(settings["dataset"]))
+            settings = settings_of(experiment, row, column, overrides)
+            names.add(str(settings.get("dataset", defaults()["dataset"])))
     return names
 
 
@@ -134,11 +151,8 @@ def planned(
             of_riders[rider] = in_sections(settings, own_sections)
 
         for training in trainings:
-            # Riders that are there already must have the same settings.
-            same_riders = all(
-                training.riders.get(rider, own) == own for rider, own in of_riders.items()
-            )
-            if training.method == method and training.settings == of_method and same_riders:
+            is_same = (training.method, training.settings) == (method, of_method)
+            if is_same and training.takes(of_riders):
                 break
         else:
             training = Training(method, of_method)
@@ -229,3 +243,63 @@ def selected(
 def runs(cells: Iterable[Cell]) -> list[RunSettings]:
     """Return the distinct runs behind the cells, in their order."""
     return list({cell.run.run_id: cell.run for cell in cells}.values())
+
+
+# ---- tuning ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What the trials of one row and column gave."""
+
+    row: str
+    column: str
+    scores: Mapping[Scalar, float]
+    """The experiment's number by value, in the order of the file; NaN where the trial has not finished."""
+    metric: str
+    """The name of these numbers: of loss, brier and calibration-error the lowest is the best."""
+    diverged: Sequence[Scalar] = ()
+    """The values whose trial diverged."""
+
+    @property
+    def value(self) -> Scalar | None:
+        """The value of the best number, of equal ones the first; None where no trial has finished."""
+        name = self.metric.rpartition(".")[2]  # validation.loss is a loss
+        best: Scalar | None = None
+        for value, score in self.scores.items():
+            if math.isnan(score):
+                continue
+            if best is None or is_better(score, self.scores[best], name):
+                best = value
+        return best
+
+    @property
+    def at_an_end(self) -> bool:
+        """Whether the value is the first or the last that was tried, so that a better one may lie beyond."""
+        tried = list(self.scores)
+        return self.value in (tried[0], tried[-1])
+
+
+def tune_in_force(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Tune | None:
+    """Return what the experiment tunes; None where it tunes nothing, or the user gives that setting a value."""
+    tune = experiment.tune
+    return None if tune is None or tune.key in overrides else tune
+
+
+def trials(experiment: Experiment, overrides: Mapping[str, Scalar]) -> list[Cell]:
+    """Return the trials of an experiment; none where nothing is tuned. Raises SettingError as `plan` does."""
+    tune = tune_in_force(experiment, overrides)
+    if tune is None:
+        return []
+    others = {key: value for key, value in overrides.items() if key != "seed"}
+    found = []
+    for value in tune.values:
+        cells = plan(experiment, {**others, tune.key: value}, [tune.seed])
+        found += [replace(cell, tried=value) for cell in cells]
+    return found
+
+
+def values_of_rows(tuned: Sequence[Tuned]) -> TunedValues:
+    """Return the chosen values by row and column, without the rows of which no trial has finished."""
+    values = {(one.row, one.column): one.value for one in tuned}
+    return {place: value for place, value in values.items() if value is not None}

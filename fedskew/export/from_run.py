@@ -31,7 +31,7 @@ from server_app.checkpoint import BrokenCheckpoint, Checkpoint, best_checkpoint
 from server_app.keys import check_round
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder, why_ended_early, write_text
-from strategies.core.round_result import AVERAGE
+from strategies.core.server import AVERAGE
 
 
 class TrainedRun:

@@ -10,16 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data import DataError, DataSettings, Samples, SettingError
+from data import DataError, DataSettings, Samples
 from data.errors import Remedy
 from data.readers import medians
 from data.readers.array_conversion import check_convertible, converted
-from data.readers.catalog import labels_file
 from data.readers.dicom_headers import PATIENT, Header, headers_of, notes_of_others
 from data.readers.folder import below, class_folders, class_number, read_split, visible
 from data.readers.image_files import ImageFiles
 from data.readers.input_columns import ORDER_COUNTS, order_of
-from data.readers.labels import checked_keyword, key_of, label_table
 from data.readers.metadata import left_out as rows_left_out
 from data.readers.npz import Arrays, read_arrays
 from data.readers.rows import (
@@ -30,7 +28,6 @@ from data.readers.rows import (
     cure_of,
     header_of,
     is_missing,
-    like_labels,
     named,
     opened,
     writing_of,
@@ -41,14 +38,14 @@ from data.readers.user_data import input_columns, kind_of_path, read_own
 from data.text import name_list, printable
 from fedskew.export.model_folder import Description
 
-Images = NDArray[np.generic] | ImageFiles
+Vectors = NDArray[np.generic]
 
 
 @dataclass(frozen=True)
 class Read:
     """What a reader makes of a file."""
 
-    images: Images
+    images: NDArray[np.generic] | ImageFiles
     names: Sequence[str]
     """Of an image its path below the folder or the table's, or its file's name; of a table of numbers `row LINE`; else
     its place in the file."""
@@ -62,9 +59,6 @@ class Read:
     """What was missing in each row that `missing = drop` left out."""
     notes: Sequence[str] = ()
     """What the user has to know, a sentence each."""
-
-
-Reader = Callable[[Path, Description, DataSettings], Read]
 
 
 @dataclass(frozen=True)
@@ -97,29 +91,16 @@ def read_inputs(
     Raises:
         DataError: there are no inputs, or the model cannot take them; it names file or folder.
     """
+    # By mean and std floating-point pixels are judged, and by classes names are numbered.
     settings = settings or about.data
-    reader = reader_of(path)
-    if settings.labels and reader is not image_files:
-        rule = f"is for folders of DICOM files, and {path} is none"
-        raise SettingError("labels", settings.labels, rule)
-    # By which floating-point pixels are judged, and names of classes are numbered.
     settings = replace(settings, classes=about.classes, mean=about.mean, std=about.std)
-    read = reader(path, about, settings)
-
-    numbers = []
-    for name, text in zip(read.names, read.labels, strict=True):
-        number = class_number(text, about.class_names)
-        if number is None and not is_missing(text):
-            rule = f"must be one of classes = {printable(name_list(about.class_names, ', '))}"
-            remedy: Remedy = ""
-            if read.lines:
-                remedy = (cure_of(settings, {LABEL: ""}), " predicts without labels")
-            raise DataError(f"label {text[:80]!r}: {rule}", where=f"{path}: {name}", remedy=remedy)
-        numbers.append(number)
+    read = reader_of(path)(path, about, settings)
+    numbers = numbers_of(path, read, about, settings)
     unknown = numbers.count(None)
     if 0 < unknown < len(numbers):
         note = f"{unknown} of {len(numbers)} rows have no label: the metrics are of the others"
         read = replace(read, notes=[*read.notes, note])
+
     inputs: Tensor | ImageFiles
     if isinstance(read.images, ImageFiles):  # decoded batch by batch
         inputs = replace(read.images, central=about.crop == "center")
@@ -136,19 +117,36 @@ def read_inputs(
     return Inputs(path, samples, known_N, read)
 
 
-def reader_of(path: Path) -> Reader:
+def numbers_of(
+    path: Path, read: Read, about: Description, settings: DataSettings
+) -> list[int | None]:
+    """Return each input's class by its number, None where its label is missing. Raises DataError for another name."""
+    numbers = []
+    for name, text in zip(read.names, read.labels, strict=True):
+        number = class_number(text, about.class_names)
+        if number is None and not is_missing(text):
+            rule = f"must be one of classes = {printable(name_list(about.class_names, ', '))}"
+            remedy: Remedy = ""
+            if read.lines:
+                remedy = (cure_of(settings, {LABEL: ""}), " predicts without labels")
+            raise DataError(f"label {text[:80]!r}: {rule}", where=f"{path}: {name}", remedy=remedy)
+        numbers.append(number)
+    return numbers
+
+
+def reader_of(path: Path) -> Callable[[Path, Description, DataSettings], Read]:
     """Return what reads the path."""
     if path.suffix.lower() == ".csv":
         return csv_rows
     if path.is_dir():
         has_splits = {"train", "test"} <= {entry.name.lower() for entry in visible(path)}
         return training_data if has_splits or kind_of_path(path) == "hf" else image_files
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            members = set(archive.namelist())
-        is_training = {"train_images.npy", "test_images.npy"} <= members
-        return training_data if is_training and "images.npy" not in members else npz
-    return npz if path.suffix.lower() in (".npz", ".npy") else image_files
+    if not zipfile.is_zipfile(path):
+        return npz if path.suffix.lower() in (".npz", ".npy") else image_files
+    with zipfile.ZipFile(path) as archive:
+        members = set(archive.namelist())
+    is_training = {"train_images.npy", "test_images.npy"} <= members
+    return training_data if is_training and "images.npy" not in members else npz
 
 
 def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -160,7 +158,7 @@ def training_data(path: Path, about: Description, settings: DataSettings) -> Rea
         own = replace(settings, dataset=dataset)
         split = read_own(dataset, about.class_names, about.shape, own).test
         labels = [about.class_names[number] for number in split.labels]
-        images: Images = split.images
+        images = split.images
         if not isinstance(images, ImageFiles):
             images, _ = checked(split, about.shape, len(about.class_names))
         read = Read(images, [f"test {index}" for index in range(len(labels))], labels)
@@ -187,33 +185,22 @@ def npz(path: Path, about: Description, settings: DataSettings, prefix: str = ""
     is_labeled = labels_key in arrays
     reading = settings if is_labeled else replace(settings, first_label=0)
     split = converted({"": split_of(arrays)}, reading)[0][""]
-    names = [f"{prefix.replace('_', ' ')}{row}" for row in range(len(split.labels))]
     notes: list[str] = []
-    left_out: list[str] = []
     if len(about.shape) == 1:
         columns = input_columns(f"npz:{path.absolute()}", settings)
-        # Each row's number goes with it where others are left out.
-        split = replace(split, groups=np.arange(len(names)))
-        splits, notes = medians.without_gaps({"": split}, columns, settings)
-        split = splits[""]
-        kept_N = split.groups
-        assert kept_N is not None
-        left_out = [name for row, name in enumerate(names) if row not in kept_N]
-        names = [names[row] for row in kept_N]
-        images = np.asarray(split.images)
+        vectors = np.asarray(split.images)
         if columns and about.input_columns:
-            images = images[:, order_of(columns, about.input_columns, str(path), "the model")]
+            vectors = vectors[:, order_of(columns, about.input_columns, str(path), "the model")]
         else:
             notes.append(f"{path if about.input_columns else 'the model'}: {ORDER_COUNTS}")
-        split = replace(split, images=filled(images, path, about, notes), groups=None)
+        split = replace(split, images=filled(vectors, path, about, notes))
     images, labels_N = checked(split, about.shape, len(about.class_names))
+    names = [f"{prefix.replace('_', ' ')}{row}" for row in range(len(images))]
     labels = [about.class_names[number] if is_labeled else "" for number in labels_N]
-    return Read(images, names, labels, left_out=left_out, notes=notes)
+    return Read(images, names, labels, notes=notes)
 
 
-def filled(
-    vectors_NF: NDArray[np.generic], path: Path, about: Description, notes: list[str]
-) -> NDArray[np.generic]:
+def filled(vectors_NF: Vectors, path: Path, about: Description, notes: list[str]) -> Vectors:
     """Return vectors with the model's medians in place of NaN, and add a note about them.
 
     Raises:
@@ -223,7 +210,8 @@ def filled(
         return vectors_NF
     if not about.medians:
         rule = "values are missing, and the model keeps no medians of its training rows to fill them with"
-        raise DataError(rule, where=str(path), remedy=(DROP_ROWS, " leaves out such rows"))
+        remedy = (DROP_ROWS, " leaves out such rows of a table")
+        raise DataError(rule, where=str(path), remedy=remedy)
     names = medians.column_labels(about.input_columns, vectors_NF.shape[1])
     notes += medians.notes_of_gaps(np.isnan(vectors_NF).sum(0), names)
     return medians.fill(vectors_NF, np.array(about.medians))
@@ -232,59 +220,47 @@ def filled(
 def image_files(path: Path, about: Description, settings: DataSettings) -> Read:
     """List one image, a folder of them, class folders, or DICOM files in folders as a PACS writes them.
 
-    Images are decoded as they are asked for. Labels are those of class folders or of the setting `labels`.
+    Images are decoded as they are asked for. Labels are those of class folders.
 
     Raises:
-        DataError: no image, a folder of no class, what `label_table` refuses, or the model takes vectors.
-        SettingError: `labels` names neither a table nor a DICOM element.
+        DataError: no image, a folder of no class, or the model takes vectors.
     """
     if len(about.shape) == 1:
         rule = f"the model takes vectors: must be an npz file with images (N, {about.shape[0]}), float32"
         raise DataError(rule, where=str(path))
-    root = path if path.is_dir() else path.parent
-    table_file = labels_file(settings.labels)
-    keyword = checked_keyword(settings.labels) if settings.labels and not table_file else ""
-    files = [path]
-    folders: Mapping[str, Path] = {}
-    if path.is_dir():
-        folders = class_folders(path)
-        files = [file for file in below(path) if file != table_file]
-    headers = headers_of(files, keyword)
+    folders = class_folders(path) if path.is_dir() else {}
+    files = list(below(path)) if path.is_dir() else [path]
+    headers = headers_of(files)
     of_classes = any(class_number(name, about.class_names) is not None for name in folders)
-    if folders and not settings.labels and (of_classes or not headers):
-        if len(folders) < len(list(visible(path))):
-            rule = "must hold images alone, or a folder of them for each class"
-            raise DataError(f"holds folders and files: {rule}", where=str(path))
-        split = read_split(path, "", about.class_names, about.shape, settings)
-        assert isinstance(split.images, ImageFiles)
-        names = [
-            str(split.images.path(index).relative_to(path)) for index in range(len(split.images))
-        ]
-        return Read(split.images, names, [about.class_names[number] for number in split.labels])
+    if folders and (of_classes or not headers):
+        return class_images(path, about, settings)
 
     # Files without a header are images of other types, whose reader says what is wrong with one; not so in a PACS.
-    is_tree = bool(folders) or bool(settings.labels)
-    images = [
-        file for file in files if (headers.get(file) or Header(has_image=not is_tree)).has_image
-    ]
+    other = Header(has_image=not folders)
+    images = [file for file in files if headers.get(file, other).has_image]
     if not images:
         raise DataError("holds no image", where=str(path))
+    root = path if path.is_dir() else path.parent
     names = [file.relative_to(root).as_posix() for file in images]
-    of_images = [headers.get(file, Header()) for file in images]
-    labels = [header.label for header in of_images]
-    if table_file:
-        table = label_table(table_file, path, settings)
-        keys = map(key_of, [table.key] * len(names), names, of_images)
-        labels = [table.rows[key][1][LABEL] if key in table.rows else "" for key in keys]
+    patients = [headers.get(file, other).patient for file in images]
+    columns = [{PATIENT: patient} if patient else {} for patient in patients]
     notes = notes_of_others(root, files, images)
-    if is_tree and not settings.labels:
-        rule = "no folder is called as a class, so the DICOM files are predicted without labels"
-        notes.append(f"{rule}: --set labels=FILE.csv names them")
-    columns = []
-    if any(header.patient for header in of_images):
-        columns = [{PATIENT: header.patient} for header in of_images]
+    if folders:
+        notes.append("no folder is called as a class, so the images are predicted without labels")
     listed = ImageFiles.of(root, names, about.shape, settings)
-    return Read(listed, names, labels, columns=columns, notes=notes)
+    return Read(listed, names, [""] * len(names), columns=columns, notes=notes)
+
+
+def class_images(path: Path, about: Description, settings: DataSettings) -> Read:
+    """List the images of class folders. Raises DataError for files beside them."""
+    if len(class_folders(path)) < len(list(visible(path))):
+        rule = "must hold images alone, or a folder of them for each class"
+        raise DataError(f"holds folders and files: {rule}", where=str(path))
+    split = read_split(path, "", about.class_names, about.shape, settings)
+    assert isinstance(split.images, ImageFiles)
+    places = range(len(split.images))
+    names = [str(split.images.path(index).relative_to(path)) for index in places]
+    return Read(split.images, names, [about.class_names[number] for number in split.labels])
 
 
 def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -299,42 +275,39 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
             "the model has no names of its columns: must be an npz file with images (N, features)"
         )
         raise DataError(rule, where=str(path))
-    with opened(path, settings, {*LIKE_LABELS, *map(str.lower, inputs)}) as rows:
+    known = {*LIKE_LABELS, *map(str.lower, inputs)}
+    table = {}
+    with opened(path, settings, known) as rows:
         header = header_of(path, rows)
-        table = {}
         for line, row in rows:
             check_length(path, line, row, header)
             table[line] = row
     if not table:
         raise DataError("holds no row to predict", where=str(path))
 
-    others = [name for name in header if name not in inputs]
-    columns = {role: settings.column_names.get(role, role) for role in (LABEL, "path")}
+    label = settings.column_names.get(LABEL, LABEL)
+    if settings.columns != about.columns and LABEL in settings.column_names:
+        require_column(path, header, label, LABEL, settings)
     notes: list[str] = []
     left_out: list[str] = []
-    images: Images
+    images: Vectors | ImageFiles
     if inputs:
         images, left_out = vectors_of(path, header, table, about, settings, notes)
         names = [f"row {line}" for line in table]
     else:
+        column = settings.column_names.get("path", "path")
+        require_column(path, header, column, "path", settings)
+        place = header.index(column)
         root = path.parent.resolve()
-        require_column(path, header, columns["path"], "path", settings)
-        place = header.index(columns["path"])
-        names = []
-        for line, row in table.items():
-            names.append(checked_path(path, line, root, row[place].strip(), settings))
+        names = [
+            checked_path(path, line, root, row[place].strip(), settings)
+            for line, row in table.items()
+        ]
         images = ImageFiles.of(path.parent, names, about.shape, settings)
 
-    cells = []
-    for row in table.values():
-        cells.append({name: row[header.index(name)] for name in others})
-    if settings.columns != about.columns and LABEL in settings.column_names:
-        require_column(path, others, columns[LABEL], LABEL, settings)
-    labels = [row.get(columns[LABEL], "").strip() for row in cells]
-    alike = like_labels(others)
-    if len(alike) == 1 and columns[LABEL] not in others and LABEL not in settings.column_names:
-        way = cure_of(settings, {LABEL: alike[0]})
-        notes.append(f"no column is the label, so there are no metrics; if {alike[0]} is: {way}")
+    others = [name for name in header if name not in inputs]
+    cells = [{name: row[header.index(name)] for name in others} for row in table.values()]
+    labels = [row.get(label, "").strip() for row in cells]
     return Read(images, names, labels, [*table], cells, left_out, notes)
 
 
@@ -345,7 +318,7 @@ def vectors_of(
     about: Description,
     settings: DataSettings,
     notes: list[str],
-) -> tuple[NDArray[np.generic], list[str]]:
+) -> tuple[Vectors, list[str]]:
     """Return the numbers of a table's rows, and what is missing in each row that is left out, which `table` loses.
 
     Raises:

@@ -14,12 +14,11 @@ from fedskew.export.inputs import Inputs
 from fedskew.export.model_folder import ModelFolder
 from server_app.evaluation import metrics_from, positive_class
 from server_app.record import ModelNumbers
-from strategies.batch_norm import averaged, distances, reestimated
+from strategies.batch_norm import averaged, reestimated
 
 UNSEEN = {
     "averaged": "the sites' mean",
     "re-estimate": "their mean weights and the statistics of these inputs",
-    "nearest": "the one whose statistics are nearest to these inputs'",
 }
 """What stands for batch norm at a site nobody trained with."""
 
@@ -103,9 +102,4 @@ def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:
         rule = "needs two inputs or more: one has no variance"
         raise DataError(f"--site {site} {rule}", where=str(inputs.where))
     draws = torch.Generator().manual_seed(0)
-    own = reestimated(folder.model, mean, inputs.samples, draws)
-    if site == "re-estimate":
-        return own
-    distance_of = distances(folder.model, own, states)
-    nearest = min(distance_of, key=distance_of.__getitem__)
-    return {**folder.shared, **states[nearest]}
+    return reestimated(folder.model, mean, inputs.samples, draws)

@@ -13,14 +13,13 @@ from datetime import UTC, datetime
 
 from data import DataError
 from data.agreement import (
-    KEYS,
     Agreement,
     Member,
     members_of,
     read_agreement,
     subtraction_warning,
 )
-from data.toml_file import Table, parse_toml, read_toml
+from data.toml_file import parse_toml, read_toml
 from fedskew.federation.folder import FederationFolder, lines_of, write
 from site_agent.app_files import app_files, app_hash
 
@@ -53,7 +52,7 @@ def add_site(folder: FederationFolder, entries: Mapping[str, object]) -> Member:
     text = f"{before.rstrip()}\n\n[[site]]\n{lines_of(entries)}"
 
     # The text is checked before it is written. It may still hold fewer sites than an agreement needs.
-    sites = members_of(Table(parse_toml(text.encode(), str(file)), str(file), KEYS), file)
+    sites = members_of(parse_toml(text.encode(), str(file)), file)
     write(file, text.encode())
     return sites[-1]
 

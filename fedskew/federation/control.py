@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from data.agreement import Agreement, as_flower_has_it
-from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.processes import LaunchFailed
 from fedskew.federation.flower_internals import (
     ControlHttpClient,
     Fab,

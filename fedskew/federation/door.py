@@ -62,8 +62,8 @@ CALLS = SIGNS_OF_LIFE | {
 CONTROL = "/v1/control/"
 NEW_MESSAGES = "/v1/runtime/push-messages"
 """The path by which a ServerApp sends messages."""
-SMALL = 2**20
-"""Bytes of a body that is no object: lists of messages and of their objects."""
+MIB = 2**20
+"""Bytes of the largest body that is no object: lists of messages and of their objects."""
 HOLD = 15.0
 """The longest time in seconds before a question for messages is answered. A SuperNode's own timeout is 30 seconds."""
 LOOK, LOOKS = 0.1, 100
@@ -167,13 +167,14 @@ class Door:
         if not site:
             raise HTTPException(403)
         coordinator = self.folder.coordinator
-        body = await body_of(receive, coordinator.largest_message if path == UPLOAD else SMALL)
+        largest = coordinator.largest_message_mib if path == UPLOAD else 1
+        body = await body_of(receive, largest * MIB)
         if path == PUSH and not is_own(body):
             raise HTTPException(403)
         if path == UPLOAD:
             # A reply fills the coordinator's disk.
             self.uploaded[site] += len(body)
-            if self.uploaded[site] > coordinator.largest_reply:
+            if self.uploaded[site] > coordinator.largest_reply_mib * MIB:
                 raise HTTPException(413)
         return body
 

@@ -13,15 +13,17 @@ FOLDER/federation.toml    what all parties agree to, as people edit it; sites ge
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, model_validator
 
 from data import DataError, SettingError
 from data.agreement import Agreement, agreed_inputs, read_agreement
 from data.readers.catalog import SITES_PREFIX
 from data.text import is_whole
-from data.toml_file import Table, read_toml
+from data.toml_file import BrokenRule, TomlTable, read_toml, table_of
 from fedskew.engines import APP
 from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import (
@@ -36,33 +38,54 @@ from site_agent.keys import make_key
 
 SECRET_HEADER = "fedskew-control-secret"
 """The header by which the coordinator's commands show the SuperLink that they may read `control_secret`."""
-LARGEST_REPLY_MIB = 4096
-"""Usual limit on a site's reply: a model of 500 million float32 parameters, and as much again for statistics."""
-COORDINATOR_KEYS = (
-    "address",
-    "listen",
-    "superlink-port",
-    "largest-message-mib",
-    "largest-reply-mib",
-)
 
 
-@dataclass(frozen=True)
-class Coordinator:
+def checked_address(text: str) -> str:
+    """Return HOST:PORT. Raises ValueError for what is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not is_whole(port) or not 0 < int(port) < 65536:
+        raise ValueError("must be HOST:PORT")
+    return text
+
+
+class Coordinator(TomlTable):
     """What coordinator.toml says."""
 
-    host: str
-    """Name or address by which sites reach it."""
-    port: int
-    """Port by which they do."""
-    listen: str
-    """Address to listen on for sites."""
+    address: Annotated[str, AfterValidator(checked_address)]
+    """By which sites reach it."""
     superlink_port: int
     """The SuperLink's, on the loopback address."""
-    largest_message: int
-    """Bytes of the largest request that the door takes."""
-    largest_reply: int
-    """Bytes of the objects of a site's reply to one message."""
+    listen: str = "0.0.0.0"
+    """Address to listen on for sites."""
+    largest_message_mib: int = 64
+    """The largest request that the door takes. flwr sends arrays in pieces of 5 MB."""
+    largest_reply_mib: int = 4096
+    """The objects of a site's reply to one message: a model of 500 million float32 parameters, and as much again for
+    statistics."""
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        """Raise BrokenRule for ports or limits that cannot be."""
+        port, least = self.port, self.largest_message_mib
+        if not 0 < self.superlink_port < 65536 or self.superlink_port == port:
+            rule = f"must be 1 to 65535, and not {port}"
+            raise BrokenRule("superlink-port", rule)
+        if least < 1:
+            raise BrokenRule("largest-message-mib", "must be at least 1")
+        if self.largest_reply_mib < least:
+            rule = f"must be at least largest-message-mib = {least}"
+            raise BrokenRule("largest-reply-mib", rule)
+        return self
+
+    @property
+    def host(self) -> str:
+        """Name or address by which sites reach it, without the brackets of an IPv6 address."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """Port by which they do."""
+        return int(self.address.rpartition(":")[2])
 
 
 class FederationFolder:
@@ -120,25 +143,7 @@ class FederationFolder:
     def coordinator(self) -> Coordinator:
         """What coordinator.toml says. Raises DataError for what it cannot say."""
         file = self.path / "coordinator.toml"
-        table = Table(read_toml(file)[1], str(file), COORDINATOR_KEYS)
-        host, port = host_and_port(table.take("address", str), str(file))
-        superlink_port = table.take("superlink-port", int)
-        is_port = 0 < superlink_port < 65536 and superlink_port != port
-        table.require(is_port, "superlink-port", f"must be 1 to 65535, and not {port}")
-        # flwr sends arrays in pieces of 5 MB.
-        largest_mib = table.take("largest-message-mib", int, 64)
-        table.require(largest_mib > 0, "largest-message-mib", "must be at least 1")
-        largest_reply_mib = table.take("largest-reply-mib", int, LARGEST_REPLY_MIB)
-        rule = f"must be at least largest-message-mib = {largest_mib}"
-        table.require(largest_reply_mib >= largest_mib, "largest-reply-mib", rule)
-        return Coordinator(
-            host=host,
-            port=port,
-            listen=table.take("listen", str, "0.0.0.0"),
-            superlink_port=superlink_port,
-            largest_message=largest_mib * 2**20,
-            largest_reply=largest_reply_mib * 2**20,
-        )
+        return table_of(Coordinator, read_toml(file)[1], str(file))
 
     def check(self) -> None:
         """Raise DataError where certificates, agreement or app are not what a federation can start with."""
@@ -184,16 +189,6 @@ class FederationFolder:
         return entries
 
 
-def host_and_port(address: str, where: str) -> tuple[str, int]:
-    """Return the parts of HOST:PORT. Raises DataError for what is none."""
-    host, _, port = address.rpartition(":")
-    is_port = is_whole(port) and 0 < int(port) < 65536
-    if not host or not is_port:
-        raise DataError("must be HOST:PORT", where=where, key="address", value=address)
-    without_brackets = host.strip("[]")  # an IPv6 address has them
-    return without_brackets, int(port)
-
-
 def begin(
     path: Path,
     agreed: Mapping[str, object],
@@ -227,8 +222,9 @@ def begin(
     for option, file in keys.items():
         if file is not None and (file.exists() or authority_key == coordinator_key):
             raise SettingError(option, str(file), "must be a new file, and another for each key")
-    host, _ = host_and_port(address, "--address")
     folder = FederationFolder(path)
+    reached = {"address": address, "listen": listen, "superlink-port": free_port()}
+    coordinator = table_of(Coordinator, reached, "--address")
     fab = b"" if app is None else packed_app(app)
     files = packed_files(fab, str(app)) if fab else app_files(APP)
     entries = {**agreed, "app": app_hash(files)}
@@ -242,14 +238,13 @@ def begin(
     folder.state.mkdir(mode=0o700)
     if is_signed:
         entries["run-key"] = make_key(coordinator_key or folder.coordinator_key)
-    coordinator = {"address": address, "listen": listen, "superlink-port": free_port()}
     if fab:
         folder.own_app.write_bytes(fab)
     folder.agreement_file.write_text(lines_of(entries), encoding="utf-8")
-    (path / "coordinator.toml").write_text(lines_of(coordinator), encoding="utf-8")
+    (path / "coordinator.toml").write_text(lines_of(reached), encoding="utf-8")
     authority = folder.authority[0], authority_key or folder.authority[1]
     write_authority(str(agreed["name"]), *authority)
-    write_server([host], authority, *folder.server)
+    write_server([coordinator.host], authority, *folder.server)
     return folder
 
 

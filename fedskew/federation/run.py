@@ -12,8 +12,7 @@ from data import DataError, federate
 from data.agreement import Agreement
 from data.text import LineSink, printable
 from fedskew.engines import APP, following
-from fedskew.engines.flower import LaunchFailed, reason
-from fedskew.engines.processes import alive, running
+from fedskew.engines.processes import LaunchFailed, alive, reason, running
 from fedskew.federation.control import (
     Control,
     Failing,

@@ -15,8 +15,15 @@ from pathlib import Path
 
 from data.log_files import rotate
 from data.private_files import owner_only
-from fedskew.engines.flower import DEFAULTS, LaunchFailed, search_path
-from fedskew.engines.processes import end, mark, marked, running
+from fedskew.engines.processes import (
+    DEFAULTS,
+    LaunchFailed,
+    end,
+    mark,
+    marked,
+    running,
+    search_path,
+)
 from fedskew.federation.control import Control
 from fedskew.federation.folder import FederationFolder
 

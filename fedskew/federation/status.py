@@ -9,8 +9,7 @@ from typing import Any
 from client_app.local_site import QUESTION
 from data.agreement import Agreement
 from fedskew.engines import APP
-from fedskew.engines.flower import LaunchFailed, reason
-from fedskew.engines.processes import running
+from fedskew.engines.processes import LaunchFailed, reason, running
 from fedskew.federation.control import Control
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.run import begun

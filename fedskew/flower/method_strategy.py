@@ -47,7 +47,7 @@ from fedskew.flower.variants import (
     on_grid,
     resolved,
 )
-from strategies.core.round_result import RoundResult
+from strategies.core.rounds import RoundResult
 from strategies.core.server import Server, ServerMethod, Update
 from strategies.core.validation import (
     RejectedUpdate,
@@ -347,19 +347,18 @@ class MethodStrategy(FedAvg):
 
     def _combined(self, arrays: ArrayRecord, updates: Sequence[Update]) -> ArrayRecord:
         """Return the round's arrays, and keep what the methods make of them."""
-        result = RoundResult({}, {}, {}, {})
+        result = RoundResult(received(self.model, arrays))
         for part in self.parts:
             state = self._states[part.name]
             if overridden(type(part), "monitor"):
                 result.states[part.name], numbers = part.monitor(self.server, state, updates)
-                result.metrics.update(numbers)
+                result.metrics |= numbers
             elif overridden(type(part), "combine"):
                 combined, result.states[part.name] = part.combine(self.server, state, updates)
                 result = replace(result, shared=combined)
                 arrays = sent(self.model, combined, arrays)
             elif not part.final_question and not part.closed_form:
-                average = received(self.model, arrays)
-                result.take(part, part.deploy(self.server, state, average, updates))
+                result.deploy(self.server, [part], self._states, updates)
         self._adopt(result)
         return arrays
 

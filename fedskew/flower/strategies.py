@@ -26,8 +26,8 @@ from fedskew.flower.variants import GRID, has_grid
 from server_app.methods import METHODS
 from strategies.closed_form import ClosedFormHead
 from strategies.core.questions import integer_sum, invalid_reply, stacked
-from strategies.core.round_result import RoundResult
-from strategies.core.server import Deployment, ServerMethod
+from strategies.core.rounds import RoundResult
+from strategies.core.server import Server, ServerMethod
 from strategies.core.validation import RejectedUpdate, check_answer
 from strategies.registry import SERVER_METHODS
 
@@ -70,23 +70,24 @@ class HeadStrategy(MethodStrategy):
         if not len(arrays):
             raise RuntimeError("there is no model to calibrate: no round of the run has made one")
         self._begin(self.server.round, arrays, len(list(grid.get_node_ids())))
-        result = RoundResult(self.server.start, {}, {}, {})
+        result = RoundResult(self.server.start)
         for part in self.parts:
             if part.final_question:
                 variant = self.server.variants[part.final_question]
                 answers = self._answers(part, variant, grid, arrays, timeout)
-                state = self._states[part.name]
-                made = part.deploy_finally(self.server, state, self.server.start, answers)
-                result.take(part, made)
+                server = replace(self.server, final_answers=answers)
             elif isinstance(part, ClosedFormHead):
-                result.take(part, self._in_closed_form(part, grid, arrays, timeout))
+                server = self._with_sums(part, grid, arrays, timeout)
+            else:
+                continue
+            result.deploy(server, [part], self._states, [])
         self._adopt(result)
         return self.deployed[next(iter(result.deployed))]
 
-    def _in_closed_form(
+    def _with_sums(
         self, part: ClosedFormHead, grid: Grid, arrays: ArrayRecord, timeout: float
-    ) -> Deployment:
-        """Return what a head in closed form makes of sums over all nodes, every one of which must answer."""
+    ) -> Server:
+        """Return the server with the sums over all nodes that a head in closed form needs; every node must answer."""
         variant = self.server.variants[part.asks]
         before: dict[str, State] = {}
         if needed := variant.upload.question_needs:
@@ -105,8 +106,7 @@ class HeadStrategy(MethodStrategy):
         variant.check_size(int(total["counts"].sum()))
         variant.check_sum(total)
         pooled = stacked(answers) if variant.upload.by_client else total
-        server = replace(self.server, answers={part.asks: pooled})
-        return part.deploy(server, {}, server.start, [])
+        return replace(self.server, answers={part.asks: pooled})
 
     def _answers(
         self,
@@ -184,9 +184,8 @@ class TauNorm(MethodStrategy):
     def normalize(self, arrays: ArrayRecord) -> dict[str, dict[str, Tensor]]:
         """Return the normalized models of any other strategy's result, by name."""
         self._begin(self.server.round, arrays, 0)
-        result = RoundResult(self.server.start, {}, {}, {})
-        for part in self.parts:
-            result.take(part, part.deploy(self.server, {}, self.server.start, []))
+        result = RoundResult(self.server.start)
+        result.deploy(self.server, self.parts, self._states, [])
         self._adopt(result)
         return self.deployed
 

@@ -11,8 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fedskew.experiments.claims import Claim, Contrast, HeldBy
-from fedskew.experiments.experiments import Experiment, Suite, edition_columns, entries_in
-from fedskew.experiments.lookup import file_of_suite
+from fedskew.experiments.experiments import (
+    Experiment,
+    Suite,
+    edition_columns,
+    entries_in,
+    file_of_suite,
+)
 from fedskew.formatting import escaped, p_value
 from fedskew.report.claims import SAYS, Verdict, corrected, judge_claim
 from fedskew.report.format import NONE, first_upper, plain

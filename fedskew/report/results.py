@@ -10,9 +10,8 @@ from typing import Any
 from data import require
 from fedskew.experiments.claims import Better
 from fedskew.experiments.experiments import Experiment
-from fedskew.experiments.plan import Cell, plan
+from fedskew.experiments.plan import Cell, Tuned, plan, trials, values_of_rows
 from fedskew.experiments.plan import runs as runs_of
-from fedskew.experiments.tuning import Tuned, TuningRun, trials, values_of_rows
 from fedskew.report.format import named, scale_of
 from fedskew.report.inference import Estimate
 from fedskew.report.result_warnings import changes, run_warnings, values_of
@@ -298,7 +297,7 @@ def gather(
         warnings=(*differing, *run_warnings(cells, runs)),
         command=command([experiment.name], overrides, file),
         tuned=tuned,
-        trial_runs={trial.cell.run.run_id for trial in tried},
+        trial_runs={trial.run.run_id for trial in tried},
     )
 
 
@@ -320,20 +319,20 @@ def seed_result(cell: Cell, run: Run, selection: str = "last") -> SeedResult | N
     return SeedResult(cell, run, points, selection=selection) if points else None
 
 
-def tuned_by(tried: Sequence[TuningRun], experiment: Experiment) -> list[Tuned]:
+def tuned_by(tried: Sequence[Cell], experiment: Experiment) -> list[Tuned]:
     """Return what trials gave, in the order of the experiment's columns and rows; only finished runs count."""
     # By row and column: the number of each value, and the values that diverged.
     scores: dict[tuple[str, str], dict[Scalar, float]] = {}
     diverged: dict[tuple[str, str], list[Scalar]] = {}
     for trial in tried:
         place = (trial.row, trial.column)
-        run = Run.read(trial.cell.run)
-        result = seed_result(trial.cell, run, experiment.selection)
+        run = Run.read(trial.run)
+        result = seed_result(trial, run, experiment.selection)
         number = result.mean(experiment.metric_of(trial.column)) if result else None
-        scores.setdefault(place, {})[trial.value] = math.nan if number is None else number
+        scores.setdefault(place, {})[trial.tried] = math.nan if number is None else number
         diverged.setdefault(place, [])
         if run.divergence is not None:
-            diverged[place].append(trial.value)
+            diverged[place].append(trial.tried)
     return [
         Tuned(*place, scores[place], experiment.metric_of(place[1]), diverged[place])
         for place in scores

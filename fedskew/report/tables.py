@@ -10,7 +10,7 @@ import numpy as np
 from client_app.personal import is_personal
 from client_app.ranking import STATED
 from fedskew.experiments.experiments import Experiment
-from fedskew.experiments.tuning import Tuned
+from fedskew.experiments.plan import Tuned
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,

@@ -29,12 +29,11 @@ def run_all(
     cells: Sequence[Cell],
     console: Console,
     resources: Resources = ANY,
-    warned: set[str] | None = None,
 ) -> tuple[Summaries, dict[str, str]]:
     """Execute the runs and return the summaries of those that finished, and why the others did not, by name.
 
     The same command on another machine shares the work, where both have the results folder: each takes the runs that
-    nobody has finished or is working on. Warnings about the data that are in `warned` are not repeated.
+    nobody has finished or is working on.
 
     A run that has diverged is not repeated, as it would diverge again: it counts as failed.
 
@@ -43,12 +42,12 @@ def run_all(
     """
     resources.check()
     refuse_missing_gpus(planned, resources.engine)
-    outcomes = earlier_outcomes(planned, console)
+    outcomes = earlier_results(planned, console)
     names = labels(planned, cells)
     jobs = [Job(run, names[run.run_id]) for run in planned if run.run_id not in outcomes]
     for method in dict.fromkeys(job.settings.general.method for job in jobs):
         check_new_methods(method)
-    unusable = unusable_data(jobs, console, set() if warned is None else warned)
+    unusable = unusable_data(jobs, console)
     if jobs and len(unusable) == len(planned):
         reasons = dict.fromkeys(result.reason for result in unusable.values())
         raise DataError("; ".join(reasons))
@@ -64,10 +63,8 @@ def run_all(
         outcomes |= conduct(jobs, shared, Overview(console, jobs, finished_earlier))
     summaries: Summaries = {}
     failed = {}
-    for (
-        name,
-        label,
-    ) in names.items():  # in the order of the plan: the runs end in another one every time
+    # In the order of the plan: the runs end in another one every time.
+    for name, label in names.items():
         summary = outcomes[name].summary
         if summary is None:
             failed[f"{label} ({name})"] = outcomes[name].reason
@@ -76,84 +73,69 @@ def run_all(
     return summaries, failed
 
 
-def earlier_outcomes(planned: Sequence[RunSettings], console: Console) -> dict[str, JobResult]:
-    """Return the outcomes of runs that are not repeated, which are finished or have diverged, and print their numbers.
+def earlier_result(settings: RunSettings) -> JobResult | None:
+    """Return how a run ended that is not repeated, as it has finished or diverged; None for any other run.
 
     Raises SettingError for a finished run that was made on other data than are there now.
     """
-    outcomes = {name: JobResult(summary) for name, summary in finished(planned).items()}
-    diverged = {run.run_id: JobResult(reason=divergence_of(run)) for run in planned}
-    diverged = {name: result for name, result in diverged.items() if result.reason}
-    if diverged:
-        note = f"{len(diverged)} of {len(planned)} runs diverged earlier; --overwrite repeats them"
-        console.print(note, markup=False)
-    if outcomes:
-        other_code = 0
-        for run in planned:
-            if run.run_id in outcomes:
-                folder = RunFolder(run.folder)
-                folder.replay_to_trackers(run)
-                other_code += bool(folder.other_code())
-        note = f"{len(outcomes)} of {len(planned)} runs finished earlier"
-        if other_code:
+    if settings.general.overwrite:
+        return None
+    folder = RunFolder(settings.folder)
+    summary = folder.finished(settings.general.rounds)
+    if summary is not None:
+        with contextlib.suppress(DataError):  # the data may be gone: the results are there
+            folder.refuse_other_data(federate(settings.data, settings.general.seed).hash)
+        return JobResult(summary)
+    divergence = folder.divergence()
+    if divergence is None:
+        return None
+    rule = f"not repeated{folder.other_code()}: --overwrite repeats it"
+    return JobResult(reason=f"{divergence_words(divergence)}; {rule}")
+
+
+def earlier_results(planned: Sequence[RunSettings], console: Console) -> dict[str, JobResult]:
+    """Return the results of runs that are not repeated, by run id, and print how many they are."""
+    results = {}
+    other_code = finished = 0
+    for run in planned:
+        result = earlier_result(run)
+        if result is None:
+            continue
+        results[run.run_id] = result
+        if result.summary is not None:
+            folder = RunFolder(run.folder)
+            folder.replay_to_trackers(run)
+            finished += 1
+            other_code += bool(folder.other_code())
+    for number, verb in ((len(results) - finished, "diverged"), (finished, "finished")):
+        note = f"{number} of {len(planned)} runs {verb} earlier"
+        if verb == "finished" and other_code:
             now = code_version(*PACKAGES)
             note += f", {other_code} of them by another version of the code ({now} now)"
-        console.print(f"{note}; --overwrite repeats them", markup=False)
-    return outcomes | diverged
+        if number:
+            console.print(f"{note}; --overwrite repeats them", markup=False)
+    return results
 
 
 def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
-    """Raise SettingError for a run that demands a GPU where none is visible, unless it is finished.
+    """Raise SettingError for a run that demands a GPU where none is visible, unless it has ended.
 
     With Ray the clients see what they are given there, which they check themselves.
     """
-    if engine == "ray":
+    if engine == "ray" or torch.cuda.is_available():
         return
     wanting = [run for run in planned if run.general.device == "cuda"]
-    if not wanting or torch.cuda.is_available():
-        return
-    if len(finished(wanting)) < len(wanting):
+    if any(earlier_result(run) is None for run in wanting):
         remedy = "use device = cpu, or a machine with one"
         raise SettingError("device", "cuda", "no GPU is visible here", remedy=remedy)
 
 
-def finished(planned: Sequence[RunSettings]) -> Summaries:
-    """Return the summaries of the runs that are done.
+def unusable_data(jobs: Sequence[Job], console: Console) -> dict[str, JobResult]:
+    """Return the outcomes of the jobs whose data are missing or not usable, and print warnings about the data.
 
-    Raises SettingError for one that was made on other data than are there now.
+    Every partition is made here, so that an impossible one raises SettingError before anything starts.
     """
-    summaries = {}
-    for settings in planned:
-        if settings.general.overwrite:
-            continue
-        folder = RunFolder(settings.folder)
-        summary = folder.finished(settings.general.rounds)
-        if summary is None:
-            continue
-        with contextlib.suppress(DataError):  # the data may be gone: the results are there
-            federation = federate(settings.data, settings.general.seed)
-            folder.refuse_other_data(federation.hash)
-        summaries[settings.run_id] = summary
-    return summaries
-
-
-def divergence_of(settings: RunSettings) -> str:
-    """Return how a run diverged when it was last started, in a sentence; empty for one that did not, or starts anew."""
-    folder = RunFolder(settings.folder)
-    divergence = None if settings.general.overwrite else folder.divergence()
-    if divergence is None:
-        return ""
-    return (
-        f"{divergence_words(divergence)}; not repeated{folder.other_code()}: --overwrite repeats it"
-    )
-
-
-def unusable_data(jobs: Sequence[Job], console: Console, warned: set[str]) -> dict[str, JobResult]:
-    """Return the outcomes of the jobs whose data are missing or not usable.
-
-    Warnings about the data are printed to the console, unless they are in `warned` already. Every partition is made
-    here, so that an impossible one raises SettingError before anything starts.
-    """
+    warned: set[str] = set()
     unusable: dict[DataSettings, JobResult] = {}
     # In this order each is made once, as `federate` keeps the last few.
     for job in sorted(jobs, key=lambda job: (repr(job.settings.data), job.settings.general.seed)):
@@ -161,9 +143,8 @@ def unusable_data(jobs: Sequence[Job], console: Console, warned: set[str]) -> di
         if data in unusable:
             continue
         try:
-            federation = federate(
-                data, job.settings.general.seed
-            )  # downloads what may be downloaded
+            # Downloads what may be downloaded.
+            federation = federate(data, job.settings.general.seed)
             refuse_untrainable(data, federation)
             refuse_unvalidated(job.settings.general.keep_best, federation)
             print_warnings(data, federation, console, warned)
@@ -171,11 +152,8 @@ def unusable_data(jobs: Sequence[Job], console: Console, warned: set[str]) -> di
             unusable[data] = JobResult(reason=str(error))
         except SettingError as error:
             raise error.within(job.label) from error
-    return {
-        job.settings.run_id: unusable[job.settings.data]
-        for job in jobs
-        if job.settings.data in unusable
-    }
+    of_jobs = {job.settings.run_id: job.settings.data for job in jobs}
+    return {name: unusable[data] for name, data in of_jobs.items() if data in unusable}
 
 
 def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:
@@ -186,11 +164,14 @@ def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, s
         cells_of_run[cell.run.run_id].append(cell)
     named = {}
     for settings in planned:
+        words = [settings.general.method]
         of_run = cells_of_run[settings.run_id]
-        rows = dict.fromkeys(cell.row for cell in of_run)
-        words = ["/".join(rows) or settings.general.method]
-        if several and of_run:
-            words.insert(0, of_run[0].experiment)
-        words += [cell.column for cell in of_run if cell.column][:1]
-        named[settings.run_id] = ", ".join([*words, f"seed {settings.general.seed}"])
+        if of_run:
+            first = of_run[0]
+            rows = dict.fromkeys(cell.row for cell in of_run)
+            tried = f"tries {first.tried}" if first.tried != "" else ""
+            experiment = first.experiment if several else ""
+            words = [experiment, "/".join(rows), first.column, tried]
+        words.append(f"seed {settings.general.seed}")
+        named[settings.run_id] = ", ".join(filter(None, words))
     return named

@@ -21,7 +21,7 @@ import torch
 from data.package_files import module_name
 from data.text import LineSink, printable, sentence
 from fedskew.engines import execute
-from fedskew.engines.workers import end_with, fork_server
+from fedskew.engines.workers import end_with, fork_server, one_thread_each
 from fedskew.scheduling import Job, JobResult, Resources, gpus_for
 from fedskew.signals import end_children, one_interrupt
 from fedskew.sweep.progress import Overview
@@ -87,8 +87,7 @@ class RunPool:
 
     def run(self) -> None:
         """Run all jobs, each in a process of its own; whatever ends this, no process is left."""
-        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ.setdefault(variable, "1")
+        one_thread_each()
         self.context = fork_server(module_name("server_app.app"), module_name("client_app.app"))
         self.gpus = gpus_for([job.settings for job in self.waiting])
         try:
@@ -125,9 +124,8 @@ class RunPool:
             return ""
         used = Counter(one.gpu for one in self.running)
         gpu = min(self.gpus, key=used.__getitem__)
-        fitting = 1  # before a round has shown what a run takes, each has a GPU for itself
-        if self.gpu_share:
-            fitting = int(1 / self.gpu_share)
+        # Before a round has shown what a run takes, each has a GPU for itself.
+        fitting = int(1 / (self.gpu_share or 1.0))
         return gpu if used[gpu] < fitting else None
 
     def begin(self, job: Job, gpu: str) -> None:
@@ -180,12 +178,11 @@ class RunPool:
 
     def settle(self, job: Job, result: JobResult) -> None:
         """Record how a job ended, or let it wait for another attempt."""
+        self.overview.ended(job, result)
         if result.is_to_go_on:
-            self.overview.postponed(job, result.reason)
             self.waiting.append(job)
         else:
             self.outcomes[job.settings.run_id] = result
-            self.overview.ended(job, result)
 
 
 def conduct(jobs: Sequence[Job], resources: Resources, overview: Overview) -> dict[str, JobResult]:
@@ -197,7 +194,7 @@ def conduct(jobs: Sequence[Job], resources: Resources, overview: Overview) -> di
         overview: is shown meanwhile.
     """
     pool = RunPool(jobs, resources, overview)
-    with one_interrupt(), overview:
+    with one_interrupt(), overview.progress:
         if resources.engine == "ray":
             pool.run_here()  # Ray has the processes, and takes the machine for each run
         else:

@@ -24,7 +24,7 @@ DAY = 86_400.0
 
 
 class Overview:
-    """Shows the state of all jobs, whose events it is called with; a context manager."""
+    """Shows the state of all jobs, whose events it is called with, while its `progress` is entered."""
 
     def __init__(self, console: Console, jobs: Sequence[Job], finished: int = 0) -> None:
         self.console = console
@@ -48,13 +48,6 @@ class Overview:
         rounds = sum(job.settings.general.rounds for job in jobs)
         self.all = self.progress.add_task("all runs", total=rounds, numbers="")
         self.running: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "Overview":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.progress.stop()
 
     def started(self, job: Job) -> None:
         """A job begins, or goes on."""
@@ -85,34 +78,29 @@ class Overview:
         if isinstance(line, LineAboutData):
             self.print(line)
         elif not is_round and not isinstance(line, LineAboutRun):
-            self.print(self.labeled(job, line))
+            self.print(line, job)
         return is_round
 
-    def postponed(self, job: Job, reason: str) -> None:
-        """A job waits for another attempt."""
-        self.progress.remove_task(self.running.pop(job.settings.run_id))
-        self.print(self.labeled(job, reason))
-
     def ended(self, job: Job, result: JobResult) -> None:
-        """A job is over."""
+        """A job is over, or waits for another attempt."""
         self.progress.remove_task(self.running.pop(job.settings.run_id))
-        if result.summary is None:
-            self.failed += 1
-            words = f"failed: {result.reason}"
-        else:
+        words = result.reason
+        if result.summary is not None:
             self.finished += 1
             last = {name: selected(result.summary, name) for name in result.summary["models"]}
             words = f"finished  {accuracies(job, last)}"
-        if not self.console.is_terminal:  # whose table has the counts
+        elif not result.is_to_go_on:
+            self.failed += 1
+            words = f"failed: {words}"
+        # A terminal's table has the counts.
+        if not self.console.is_terminal and not result.is_to_go_on:
             words += f"  ({self.counts()})"
-        self.print(self.labeled(job, words))
+        self.print(words, job)
 
-    def labeled(self, job: Job, words: str) -> str:
-        """Return a line about a job."""
-        return f"{job.label:<{self.width}}  {words}"
-
-    def print(self, line: str) -> None:
-        """Print a line, unless it was printed before: all runs on the same data say the same of them."""
+    def print(self, line: str, job: Job | None = None) -> None:
+        """Print a line, about a job or all, but once: all runs on the same data say the same of them."""
+        if job is not None:
+            line = f"{job.label:<{self.width}}  {line}"
         if line not in self.printed:
             self.printed.add(line)
             self.console.print(line, markup=False)

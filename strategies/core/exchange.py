@@ -13,9 +13,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid as Grid  # re-exported, so that other modules need not import flwr
 
 from client_app.handlers import (
@@ -28,10 +27,17 @@ from client_app.handlers import (
 from client_app.messages import ACTION, folded, pack, unfolded
 from client_app.serialization import Expected
 from client_app.state import State
-from data.text import LineSink, printable, sentence
+from data.text import printable, sentence
 from strategies.core.exchange_settings import ExchangeSettings
+from strategies.core.node_assignment import (
+    LATE_SECONDS,
+    NodeAssigner,
+    NodeAssignment,
+    listed,
+    wait_for_nodes,
+)
 from strategies.core.reading import DIGESTS, failure_in, read
-from strategies.core.whole_replies import SUPERLINK_NODE, WholeReplies
+from strategies.core.whole_replies import SUPERLINK_NODE, is_between_sites
 
 log = logging.getLogger("fedskew")
 
@@ -47,30 +53,16 @@ class TooFewReplies(RuntimeError):
         self.not_finite = not_finite
 
 
-class TooFewNodes(TimeoutError):
-    """Fewer nodes are connected than the setting nodes demands."""
-
-
-NodeAssignment = Mapping[int, Sequence[int]]
-"""By node id, the clients that the node computes for."""
 RECORD_NAME = re.compile(r"(0|[1-9][0-9]{0,8})/(.{1,200})", re.ASCII | re.DOTALL)
 """The name of a record in a reply, CLIENT/RECORD: the client's number without leading zeros, then e.g. upload/NAME."""
 MOST_UNSOLICITED = 20
 """Largest number of sentences about unsolicited records and replies in a round's record."""
-RESTART_LOOK = 2.0
-"""Seconds between two looks whether a node has started again."""
+NODES_LOOK = 2.0
+"""Seconds between two looks whether the asked nodes are still connected, and have not started again."""
 MIN_POLL, MAX_POLL = 0.01, 0.3
 """Shortest and longest pause, in seconds, between two polls for replies."""
 POLL_SHARE = 0.02
 """The pause as a share of the time waited so far: a long wait costs few polls and lasts at most about 2 % longer."""
-LATE_SECONDS = 55.0
-"""Seconds after which missing replies are reported for the first time; then again after 2, 4, 8, ... times as many.
-
-A little less than the minute after which a run must have said something: flwr, the gateway and `fedskew federation run`
-ask in turn.
-"""
-MOST_NAMES = 20
-"""Clients that a sentence names."""
 NO_REPLY = "no reply"
 """Why a client was left out whose reply did not arrive in time."""
 TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY
@@ -123,24 +115,25 @@ class Request:
         """The states as flwr records, packed once and shared by all messages."""
         return {name: pack(state) for name, state in self.states.items()}
 
-    def message(self, node: int, clients: Sequence[int]) -> Message:
-        """Return the message to a node that runs these clients."""
-        task = ConfigRecord(
-            {
-                **self.task,
-                "assignment": self.run_spec,
-                "clients": list(clients),
-                "memory": [self.memory_rounds.get(client, 0) for client in clients],
-            }
-        )
-        for kind in DIGESTS:
-            task[f"{kind}-digests"] = [self.digest(kind, client) for client in clients]
-        content = RecordDict({**self.records, "task": task})
-        return Message(content, dst_node_id=node, message_type=f"{self.kind}.{ACTION}")
-
-    def messages(self, assignment: NodeAssignment) -> list[Message]:
-        """Return one message per node."""
-        return [self.message(node, clients) for node, clients in assignment.items()]
+    def messages(self, assignment: NodeAssignment, fold: bool = False) -> list[Message]:
+        """Return one message per node; with `fold` all states are one record of fewer objects, the same for all."""
+        records = folded(self.records) if fold else self.records
+        messages = []
+        for node, clients in assignment.items():
+            task = ConfigRecord(
+                {
+                    **self.task,
+                    "assignment": self.run_spec,
+                    "clients": list(clients),
+                    "memory": [self.memory_rounds.get(client, 0) for client in clients],
+                }
+            )
+            for kind in DIGESTS:
+                task[f"{kind}-digests"] = [self.digest(kind, client) for client in clients]
+            content = RecordDict({**records, "task": task})
+            kind = f"{self.kind}.{ACTION}"
+            messages.append(Message(content, dst_node_id=node, message_type=kind))
+        return messages
 
 
 class WorkersLost(RuntimeError):
@@ -283,22 +276,19 @@ class Exchange:
 
         `what` begins the messages, such as "round 3".
         """
-        self.failures = dict(sorted(self.failures.items()))
-        for client, reason in self.failures.items():
-            log.warning("%s: %s left out: %s", what, client_name(client, self.sites), reason)
-        if self.enough(share):
+        reasons = []
+        for client, reason in sorted(self.failures.items()):
+            name = client_name(client, self.sites)
+            log.warning("%s: %s left out: %s", what, name, reason)
+            reasons.append(f"{name}: {reason[:200]}")
+        least = self.least(share)
+        if len(self.answers) >= least:
             return
         counts = f"{len(self.answers)} good replies of {len(self.asked)}"
-        least = self.least(share)
         # Between sites the agreement sets the share.
         rule = "min-sites" if self.sites else f"min-reply-share = {share:g}"
-        # The error shows the first five reasons, shortened; the log above has all of them in full.
-        first_failures = list(self.failures.items())[:5]
-        reasons = []
-        for client, reason in first_failures:
-            reasons.append(f"{client_name(client, self.sites)}: {reason[:200]}")
-        listed = "; ".join(reasons)
-        found = f"{what}: {counts}, and {rule} asks for {least}; {listed}"
+        # The log has all reasons, and in full.
+        found = f"{what}: {counts}, and {rule} asks for {least}; {'; '.join(reasons[:5])}"
         # They are to blame only where their replies would have been enough.
         to_blame = self.not_finite if len(self.answers) + len(self.not_finite) >= least else ()
         names = [client_name(client, self.sites) for client in to_blame]
@@ -313,87 +303,6 @@ def is_no_reply(failure: str) -> bool:
 def client_name(client: int, sites: Sequence[str]) -> str:
     """Return what a sentence calls a client: between sites by its site's name."""
     return f"site {sites[client]}" if sites else f"client {client}"
-
-
-def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
-    """Return the sorted ids of the connected nodes, once there are at least `settings.nodes`.
-
-    Raises TooFewNodes when fewer are connected after `settings.node_wait` seconds.
-    """
-    deadline = time.monotonic() + settings.node_wait
-    while True:
-        nodes = sorted(grid.get_node_ids())
-        if len(nodes) >= settings.nodes:
-            return nodes
-        if time.monotonic() > deadline:
-            connected = f"{len(nodes)} of {settings.nodes} nodes connected"
-            wait = f"{settings.node_wait:g} s"
-            raise TooFewNodes(f"{connected} after {wait}: start more, or lower nodes")
-        time.sleep(0.05)
-
-
-class NodeAssigner:
-    """Decides which node computes for which client: here, as in a simulation, any node for any client."""
-
-    absent: Mapping[int, str] = {}
-    """By client, why it cannot be asked at present."""
-    names: Sequence[str] = ()
-    """The clients' names between sites; empty in a simulation."""
-
-    def __init__(self, report_line: LineSink = lambda line: None) -> None:
-        """`report_line` gets for whom an exchange waits, once that is long, and "" when it waits no more."""
-        self.report_line = report_line
-
-    def assign(
-        self,
-        grid: Grid,
-        clients: Sequence[int],
-        settings: ExchangeSettings,
-    ) -> NodeAssignment:
-        """Return which node computes for which of `clients`; a client that cannot be asked has no node."""
-        nodes = wait_for_nodes(grid, settings)[: len(clients)]
-        return {node: clients[first :: len(nodes)] for first, node in enumerate(nodes)}
-
-
-def faster_grid(grid: Grid) -> Grid:
-    """Return flwr's HttpGrid with faster messages, for a run between sites.
-
-    Messages consist of fewer objects, and a reply whose objects are still on their way holds back no other.
-    The grid of a rehearsal is returned unchanged, as it sends nothing over a network.
-    """
-    # The attribute identifies HttpGrid. An isinstance check would import its module in simulations too.
-    if not hasattr(grid, "_runtime_client"):
-        return grid
-    grid._client = WholeReplies(grid._runtime_client)  # type: ignore[attr-defined]
-    return cast(Grid, FoldingGrid(grid))
-
-
-class FoldingGrid:
-    """A grid that folds the states of each message into one record, once for all messages with the same states."""
-
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.grid, name)
-
-    def push_messages(self, messages: Sequence[Message]) -> Iterable[str]:
-        """Fold the states of `messages`, send the messages, and return their ids, as flwr's Grid does."""
-        packed: dict[tuple[int, ...], RecordDict] = {}
-        for message in messages:
-            states: dict[str, ArrayRecord] = {}
-            others: dict[str, ConfigRecord | MetricRecord] = {}
-            for name, record in message.content.items():
-                if isinstance(record, ArrayRecord):
-                    states[name] = record
-                else:
-                    others[name] = record
-            # Messages with the same states share the record objects, so their ids tell whether they are folded already.
-            key = tuple(id(record) for record in states.values())
-            if key not in packed:
-                packed[key] = folded(states)
-            message.content = RecordDict({**packed[key], **others})
-        return self.grid.push_messages(messages)
 
 
 def replies(
@@ -421,16 +330,19 @@ def replies(
     sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
     waiting = {message_id: node for message_id, node in sent.items() if message_id in pushed}
     signed_in = signed_in_at(grid)
-    next_look = began + RESTART_LOOK
+    next_look = began + NODES_LOOK
     while waiting:
         polled = time.monotonic()
         if polled > next_look:
-            next_look = polled + RESTART_LOOK
+            next_look = polled + NODES_LOOK
             now_signed_in = signed_in_at(grid)
             for message_id, node in list(waiting.items()):
-                # flwr hands a message out once: a SuperNode that has started since then never gets it.
-                if now_signed_in.get(node, signed_in.get(node)) != signed_in.get(node):
-                    log.warning("node %d has started again, and is asked again", node)
+                # flwr hands a message out once: a SuperNode that has started since then never gets it. Of a node that
+                # went offline while it uploaded, the rest of the reply never arrives.
+                if now_signed_in.get(node) != signed_in.get(node):
+                    log.warning(
+                        "node %d has gone offline or started again: its reply is lost", node
+                    )
                     del waiting[message_id]
         arrived = list(grid.pull_messages(list(waiting)))
         for reply in arrived:
@@ -491,7 +403,7 @@ def collect_replies(
             began = time.monotonic()
             arriving = replies(
                 grid,
-                request.messages(assignment),
+                request.messages(assignment, fold=is_between_sites(grid)),
                 seconds_left,
                 unsolicited=exchange.note_unsolicited,
                 late=partial(report_late, assigner, assignment, settings.timeout),
@@ -524,14 +436,3 @@ def report_late(
     line = f"waiting for {who} since {seconds:.0f} s; left out after timeout = {timeout:g} s"
     log.warning(line)
     assigner.report_line(line)
-
-
-def listed(names: Sequence[str], noun: str) -> str:
-    """Return some names as a list of at most MOST_NAMES, after "site" or "sites"."""
-    shown = ", ".join(names[:MOST_NAMES])
-    more = len(names) - MOST_NAMES
-    if more > 0:
-        shown += f" and {more} more"
-    if len(names) > 1:
-        noun += "s"
-    return f"{noun} {shown}"

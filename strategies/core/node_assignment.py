@@ -1,17 +1,72 @@
-"""Which node computes for which client between hospitals: each site for itself."""
+"""Which node computes for which client: in a simulation any for any, between hospitals each site for itself."""
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from flwr.serverapp import Grid
 
 from data.agreement import Agreement, as_flower_has_it
 from data.text import LineSink
-from strategies.core.exchange import LATE_SECONDS, Grid, NodeAssigner, NodeAssignment, listed
 from strategies.core.exchange_settings import ExchangeSettings
 
+NodeAssignment = Mapping[int, Sequence[int]]
+"""By node id, the clients that the node computes for."""
 INTERVAL = 0.3
 """Seconds between two looks for a site that is not connected."""
+LATE_SECONDS = 55.0
+"""Seconds after which missing replies are reported for the first time; then again after 2, 4, 8, ... times as many.
+
+A little less than the minute after which a run must have said something: flwr, the gateway and `fedskew federation run`
+ask in turn.
+"""
+MOST_NAMES = 20
+"""Clients that a sentence names."""
 log = logging.getLogger("fedskew")
+
+
+class TooFewNodes(TimeoutError):
+    """Fewer nodes are connected than the setting nodes demands."""
+
+
+def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
+    """Return the sorted ids of the connected nodes, once there are at least `settings.nodes`.
+
+    Raises TooFewNodes when fewer are connected after `settings.node_wait` seconds.
+    """
+    deadline = time.monotonic() + settings.node_wait
+    while True:
+        nodes = sorted(grid.get_node_ids())
+        if len(nodes) >= settings.nodes:
+            return nodes
+        if time.monotonic() > deadline:
+            connected = f"{len(nodes)} of {settings.nodes} nodes connected"
+            wait = f"{settings.node_wait:g} s"
+            raise TooFewNodes(f"{connected} after {wait}: start more, or lower nodes")
+        time.sleep(0.05)
+
+
+class NodeAssigner:
+    """Decides which node computes for which client: here, as in a simulation, any node for any client."""
+
+    absent: Mapping[int, str] = {}
+    """By client, why it cannot be asked at present."""
+    names: Sequence[str] = ()
+    """The clients' names between sites; empty in a simulation."""
+
+    def __init__(self, report_line: LineSink = lambda line: None) -> None:
+        """`report_line` gets for whom an exchange waits, once that is long, and "" when it waits no more."""
+        self.report_line = report_line
+
+    def assign(
+        self,
+        grid: Grid,
+        clients: Sequence[int],
+        settings: ExchangeSettings,
+    ) -> NodeAssignment:
+        """Return which node computes for which of `clients`; a client that cannot be asked has no node."""
+        nodes = wait_for_nodes(grid, settings)[: len(clients)]
+        return {node: clients[first :: len(nodes)] for first, node in enumerate(nodes)}
 
 
 class SiteAssigner(NodeAssigner):
@@ -81,3 +136,14 @@ def is_absence_of(name: str, failure: str) -> bool:
     """
     absence = absence_of(name)
     return failure == absence or failure.endswith(f": {absence}")
+
+
+def listed(names: Sequence[str], noun: str) -> str:
+    """Return some names as a list of at most MOST_NAMES, after "site" or "sites"."""
+    shown = ", ".join(names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    if more > 0:
+        shown += f" and {more} more"
+    if len(names) > 1:
+        noun += "s"
+    return f"{noun} {shown}"

@@ -24,16 +24,15 @@ from strategies.core.exchange import (
     TRAIN,
     Exchange,
     Grid,
-    NodeAssigner,
     Request,
     client_name,
     collect_replies,
 )
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.masked_sums import MaskedSums
+from strategies.core.node_assignment import NodeAssigner
 from strategies.core.reading import DIGESTS
-from strategies.core.round_result import AVERAGE, Diverged, RoundResult
-from strategies.core.server import Numbers, Server, ServerMethod, Update
+from strategies.core.server import AVERAGE, Diverged, Numbers, Server, ServerMethod, Update
 from strategies.core.server_optimizer import AdaptiveOptimizer, ServerOptimizer
 from strategies.core.update_statistics import (
     MethodNumbers,
@@ -41,7 +40,13 @@ from strategies.core.update_statistics import (
     method_numbers,
     update_statistics,
 )
-from strategies.core.validation import RejectedUpdate, UpdateOutOfRange, checked_update, expected_of
+from strategies.core.validation import (
+    RejectedUpdate,
+    UpdateOutOfRange,
+    checked_update,
+    expected_of,
+    not_finite,
+)
 
 log = logging.getLogger("fedskew")
 HEAVY_SHARE = 0.9
@@ -79,6 +84,44 @@ class Round:
     """Numbers that the server methods record, by name."""
     method_numbers: Mapping[str, MethodNumbers] = field(default_factory=dict)
     """Numbers that the clients' methods contribute, by VARIANT/NAME."""
+
+
+@dataclass
+class RoundResult:
+    """What a round makes, which the run adopts only if all of it is finite."""
+
+    shared: State
+    states: dict[str, State] = field(default_factory=dict)
+    """Of the methods, by part."""
+    deployed: dict[str, State] = field(default_factory=dict)
+    """By name, without the average."""
+    metrics: dict[str, float | Sequence[float]] = field(default_factory=dict)
+    """To record."""
+
+    def deploy(
+        self,
+        server: Server,
+        parts: Sequence[ServerMethod],
+        states: Mapping[str, State],
+        updates: Sequence[Update],
+    ) -> None:
+        """Add what the parts deploy beside the shared weights; `states` are theirs before, by part."""
+        for part in parts:
+            made = part.deploy(server, states[part.name], self.shared, updates)
+            self.states[part.name] = made.state
+            self.deployed |= made.models
+            self.metrics |= made.metrics
+
+    def not_finite(self) -> str:
+        """Return which of it has a NaN or an infinity; "" if all is finite."""
+        parts = {f"model {AVERAGE}": self.shared}
+        parts |= {f"model {name}": state for name, state in self.deployed.items()}
+        parts |= {f"state {name}": state for name, state in self.states.items()}
+        for part, state in parts.items():
+            tensor = not_finite(state)
+            if tensor:
+                return f"{part}: {tensor}"
+        return ""
 
 
 class Rounds:
@@ -237,73 +280,70 @@ class Rounds:
         draws = random.Random(f"{self.server.seed}/{number}")
         return sorted(draws.sample(range(self.clients), count))
 
-    def begin_round(self, number: int, shared: State) -> list[int]:
-        """Begin a round with these shared weights, and return its clients."""
-        self.shared = shared
-        examples = self.reported_examples()
-        examples |= self.server.examples_by_client
+    def begin_round(self, number: int) -> list[int]:
+        """Begin a round with the shared weights, and return its clients."""
+        examples = dict(self.server.examples_by_client)
+        if (
+            "examples" in self.states
+        ):  # reported in a round before, perhaps of the run that is resumed
+            saved = self.states["examples"]
+            examples |= zip(saved["clients"].tolist(), saved["counts"].tolist(), strict=True)
+        answers = {}
+        for variant in self.variants:
+            if variant.upload.question and variant.name in self.states:
+                answers[variant.name] = self.states[variant.name]
         self.server = replace(
             self.server,
-            start=shared,
+            start=self.shared,
             round=number,
             examples_by_client=examples,
-            answers=self.answers(),
+            answers=answers,
         )
         self._began = time.perf_counter()
         return self.sample(number)
 
-    def reported_examples(self) -> dict[int, int]:
-        """Return how many samples each client has reported so far, as `keep_examples` saved them."""
-        saved = self.states.get("examples")
-        if not saved:
-            return {}
-        clients = saved["clients"].tolist()
-        counts = saved["counts"].tolist()
-        return dict(zip(clients, counts, strict=True))
-
-    def answers(self) -> dict[str, State]:
-        """Return the answers to the questions before round 1, by variant, in the form of `Server.answers`."""
-        found = {}
-        for variant in self.variants:
-            if variant.upload.question and variant.name in self.states:
-                found[variant.name] = self.states[variant.name]
-        return found
-
     def deploy_without_rounds(self) -> None:
         """Deploy the heads in closed form for rounds = 0. No averaged model is deployed, as no client has trained."""
-        self.begin_round(0, self.shared)
-        result = RoundResult(self.shared, {}, {}, {})
-        for part in self.deploys:
-            deployment = part.deploy(self.server, self.states[part.name], self.shared, [])
-            result.take(part, deployment)
-        unfit = result.not_finite()
-        if unfit:
-            raise Diverged(0, f"{unfit} is not finite")
-        self.states |= result.states
-        self.deployed = result.deployed
+        self.begin_round(0)
+        result = RoundResult(self.shared)
+        self.deploy(result, self.deploys, [])
+        self.deployed = {}
+        self.adopt(result)
 
-        # Count the traffic of the questions before round 1. Stacked answers have the size of all clients' answers, and
-        # a sum has the size of one.
-        up = down = 0
-        for variant in self.variants:
-            if variant.name not in self.server.answers:
-                continue
-            answers = size(self.server.answers[variant.name])
-            if not variant.upload.by_client:
-                answers *= self.clients
-            up += answers
-            down += size(self.shared) * self.clients
+        # The traffic is that of the questions before round 1. Stacked answers have the size of all clients' answers,
+        # and a sum has the size of one.
+        up = 0
+        for name, answers in self.server.answers.items():
+            stacked = self.server.variants[name].upload.by_client
+            up += size(answers) * (1 if stacked else self.clients)
+        seconds = time.perf_counter() - self._began
         self.last = Round(
             clients=list(range(self.clients)),
-            bytes_down=down,
+            bytes_down=size(self.shared) * self.clients * len(self.server.answers),
             bytes_up=up,
-            seconds={
-                "clients": 0.0,
-                "client-work": 0.0,
-                "server": time.perf_counter() - self._began,
-            },
+            seconds={"clients": 0.0, "client-work": 0.0, "server": seconds},
             metrics=result.metrics,
         )
+
+    def deploy(
+        self,
+        result: RoundResult,
+        parts: Sequence[ServerMethod],
+        updates: Sequence[Update],
+        final_answers: Mapping[int, State] | None = None,
+    ) -> None:
+        """Add to a result what the parts deploy beside its shared weights."""
+        server = replace(self.server, final_answers=final_answers or {})
+        result.deploy(server, parts, self.states, updates)
+
+    def adopt(self, result: RoundResult) -> None:
+        """Make a result that of the run. Raises Diverged if it is not finite."""
+        unfit = result.not_finite()
+        if unfit:
+            raise Diverged(self.server.round, f"{unfit} is not finite")
+        self.shared = result.shared
+        self.states |= result.states
+        self.deployed |= result.deployed
 
     def finish_round(self, exchange: Exchange) -> None:
         """Check the answers, combine the valid ones, deploy, and store the round's statistics in `last`.
@@ -320,13 +360,11 @@ class Rounds:
         while unfit := result.not_finite():
             updates = self.without_largest(exchange, updates, unfit)
             result = self.result(updates)
-        self.shared = result.shared
-        self.deployed = {AVERAGE: result.shared, **result.deployed}
-        self.states |= result.states
-
+        self.deployed = {AVERAGE: result.shared}
+        self.adopt(result)
         self.round = number
         for update in updates:
-            if update.metrics["remembers"]:
+            if "memory" in update.digests:
                 self.memory_rounds[update.client] = number
                 self.digests["memory"][update.client] = update.digests["memory"]
         self.keep_examples(updates)
@@ -349,7 +387,7 @@ class Rounds:
                 "client-work": math.fsum(client_work),
                 "server": time.perf_counter() - answered,
             },
-            workers=sorted_workers(exchange),
+            workers=workers_of(exchange),
             metrics=result.metrics,
             method_numbers=method_numbers(updates),
         )
@@ -374,17 +412,18 @@ class Rounds:
         shared, state = self.optimizer.step(self.server, before, combined)
         states["server-optimizer"] = state
 
-        result = RoundResult(shared, states, {}, metrics)
+        result = RoundResult(shared, states, metrics=metrics)
         # Nothing is deployed from weights that are not finite: a method may fail on them. `finish_round` checks the
         # deployed models as well.
         if not result.not_finite():
-            for part in self.deploys:
-                if part.final_question:
-                    continue  # `ask_finally` deploys it once, after the last round
-                if part.deploys_for_evaluation and not self.is_evaluated(self.server.round):
-                    continue
-                deployment = part.deploy(self.server, self.states[part.name], shared, updates)
-                result.take(part, deployment)
+            evaluated = self.is_evaluated(self.server.round)
+            due = [
+                part
+                for part in self.deploys
+                # What a final question is asked for is deployed once, after the last round: `ask_finally`.
+                if not part.final_question and (evaluated or not part.deploys_for_evaluation)
+            ]
+            self.deploy(result, due, updates)
         return result
 
     def without_largest(
@@ -407,13 +446,11 @@ class Rounds:
 
     def keep_examples(self, updates: Sequence[Update]) -> None:
         """Save the numbers of samples that clients report for the first time; only between sites they are unknown."""
-        expected = self.server.examples_by_client
-        examples = dict(expected)
-        for update in updates:
-            if update.client not in expected:
-                examples[update.client] = update.examples
-        if len(examples) == len(expected):
+        known = self.server.examples_by_client
+        reported = {update.client: update.examples for update in updates}
+        if reported.keys() <= known.keys():
             return
+        examples = {**reported, **known}  # checked: both say the same of a client
         self.warn_of_heavy_site(examples)
         # Saved as tensors in `states`, so that the checkpoint includes them.
         self.states["examples"] = {
@@ -475,11 +512,8 @@ def largest_record(model: Classifier) -> Expected:
     return Expected(bytes_at_most, tensors_at_most)
 
 
-def sorted_workers(exchange: Exchange) -> list[Mapping[str, object]]:
+def workers_of(exchange: Exchange) -> list[Mapping[str, object]]:
     """Return the processes that computed the answers, each once, in a fixed order."""
-    distinct = {}
-    for answer in exchange.answers.values():
-        if answer.worker:
-            key = str(sorted(answer.worker.items()))
-            distinct[key] = answer.worker
-    return [distinct[key] for key in sorted(distinct)]
+    workers = [answer.worker for answer in exchange.answers.values() if answer.worker]
+    by_text = {str(sorted(worker.items())): worker for worker in workers}
+    return [by_text[text] for text in sorted(by_text)]

@@ -14,6 +14,33 @@ from client_app.state import State, seed_of
 from data import Samples, SettingError, Settings
 from data.agreement import Member
 
+AVERAGE = "average"
+"""Name of the combined model among the deployed ones."""
+
+
+class Diverged(RuntimeError):
+    """A model that is no longer finite: the run ends, its last checkpoint kept.
+
+    Args:
+        round: in which it happened.
+        reason: what is not finite.
+        remedy: what may help.
+        client: the name of the client to blame; empty where none is.
+    """
+
+    def __init__(
+        self,
+        round: int,
+        reason: str,
+        remedy: str = "a lower learning-rate may help",
+        client: str = "",
+    ) -> None:
+        super().__init__(f"diverged in round {round}: {reason} ({remedy})")
+        self.round = round
+        self.reason = reason
+        self.remedy = remedy
+        self.client = client
+
 
 @dataclass(frozen=True)
 class Update:
@@ -57,6 +84,8 @@ class Server:
     answers: Mapping[str, State] = field(default_factory=dict)
     """Of the questions before round 1, by variant: the sums of all clients' answers, or the answers themselves, stacked
     in the order of the clients, where the variant's `Upload.by_client` says so."""
+    final_answers: Mapping[int, State] = field(default_factory=dict)
+    """The answers to a method's `final_question`, sorted by client; none before the last round has ended."""
     sites: Sequence[Member] = ()
     """Between sites those of the agreement, by client; none in a simulation."""
 
@@ -120,8 +149,8 @@ class ServerMethod(Settings):
     consumes: ClassVar[str] = ""
     """The local variant whose uploads the method needs; uploads that no method consumes are refused."""
     final_question: ClassVar[str] = ""
-    """The local variant that all clients must answer after the last round; `deploy_finally` then takes `deploy`'s
-    place. The question has the variant's name."""
+    """The local variant that all clients must answer after the last round. `deploy` is then called once, with their
+    `Server.final_answers`. The question has the variant's name."""
     needs_whole_model: ClassVar[bool] = False
     """Whether the model must be the same everywhere: no client may keep a part of it."""
     needs_head: ClassVar[bool] = False
@@ -177,16 +206,6 @@ class ServerMethod(Settings):
         state: State,
         shared: State,
         updates: Sequence[Update],
-    ) -> "Deployment":
+    ) -> Deployment:
         """Return the models to evaluate and ship beside `shared`, the new state, and what to record."""
         raise TypeError(f"{self.name} does not deploy a model of its own")
-
-    def deploy_finally(
-        self,
-        server: Server,
-        state: State,
-        shared: State,
-        answers: Mapping[int, State],
-    ) -> "Deployment":
-        """Return the same once, after the last round, from the clients' answers (sorted by client)."""
-        raise TypeError(f"{self.name} asks no final question")

@@ -78,7 +78,6 @@ METRICS: Mapping[str, Range] = {
     "loss": Range(0, 1e30),
     "steps": Range(1, MAX_COUNT, whole=True),
     "coefficient-sum": Range(0, MAX_COUNT),
-    "remembers": Range(0, 1, whole=True),
     "seconds": Range(0, 1e7),
 }
 """The numbers in every reply to a request to train, and their ranges.
@@ -134,8 +133,6 @@ def checked_update(
     for name, state in {"model": shared, **uploads}.items():
         check_values(state, f"{name}: ")
     examples = checked_metrics(client, answer.metrics, server)
-    if answer.metrics["remembers"] and "memory" not in answer.digests:
-        raise RejectedUpdate("the client remembers something and tells no digest of it")
     return Update(
         client=client,
         shared=shared,

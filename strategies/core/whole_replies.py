@@ -5,13 +5,13 @@ reply after the other. If a site is killed while it uploads, the objects never a
 seconds.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from flwr.serverapp import Grid
+
 from client_app.flower_internals import (
-    GetNodesRequest,
     PullAppMessagesRequest,
     PullAppMessagesResponse,
     PullObjectRequest,
@@ -19,10 +19,24 @@ from client_app.flower_internals import (
 )
 from client_app.polling import on_its_way
 
-LOOK = 2.0
-"""Seconds between two looks whether the nodes that upload are still connected."""
 SUPERLINK_NODE = 1
 """The node id by which a ServerApp fetches objects, and from which flwr reports that a reply will never come."""
+
+
+def between_sites(grid: Grid) -> Grid:
+    """Make flwr's HttpGrid hand on whole replies, for a run between sites, and return it.
+
+    The grid of a rehearsal is returned unchanged, as it sends nothing over a network.
+    """
+    # The attribute identifies HttpGrid. An isinstance check would import its module in simulations too.
+    if hasattr(grid, "_runtime_client"):
+        grid._client = WholeReplies(grid._runtime_client)  # type: ignore[attr-defined]
+    return grid
+
+
+def is_between_sites(grid: Grid) -> bool:
+    """Return whether `between_sites` has prepared the grid."""
+    return isinstance(getattr(grid, "_client", None), WholeReplies)
 
 
 @dataclass
@@ -35,29 +49,22 @@ class IncomingReply:
     """Ids of the objects that have not arrived."""
     arrived: dict[str, Any] = field(default_factory=dict)
     """By id, flwr's response with the object."""
-    activated: str | None = None
-    """When the node had signed in, as of the first look."""
 
 
 class WholeReplies:
-    """A runtime client whose `PullMessages` returns the replies that have arrived as a whole, and does not wait.
-
-    A reply counts as lost once its node is offline or has started again: its objects are then answered as unknown, and
-    flwr's Grid returns an error in its place, as it does for a node that goes offline before it replies.
-    """
+    """A runtime client whose `PullMessages` returns the replies that have arrived as a whole, and does not wait."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
         self.incoming: list[IncomingReply] = []
         self.objects: dict[str, Any] = {}
         """By id, flwr's responses with the objects of the replies that were handed on last."""
-        self.next_look = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.client, name)
 
     def PullMessages(self, request: Any) -> Any:
-        """Return flwr's response with the whole and the lost replies to the messages that the request names."""
+        """Return flwr's response with the whole replies to the messages that the request names."""
         asked = set(request.message_ids)
         # Nobody waits for the others any more.
         self.incoming = [reply for reply in self.incoming if answered_by(reply.message) in asked]
@@ -67,8 +74,7 @@ class WholeReplies:
             self.announce(sorted(unannounced))
 
         self.objects.clear()
-        lost = self.lost()
-        over = [reply for reply in self.incoming if self.is_over(reply) or reply in lost]
+        over = [reply for reply in self.incoming if self.is_over(reply)]
         self.incoming = [reply for reply in self.incoming if reply not in over]
 
         handed_on = PullAppMessagesResponse()
@@ -78,7 +84,7 @@ class WholeReplies:
             handed_on.messages_list.append(reply.message)
             handed_on.message_object_trees.append(reply.tree)
         for reply in over:
-            # Last: an object that a lost reply misses may have arrived with another reply.
+            # Last: an object that one reply misses may have arrived with another.
             self.objects |= reply.arrived
         return handed_on
 
@@ -108,23 +114,6 @@ class WholeReplies:
             reply.arrived[name] = response
             del reply.missing[0]
         return True
-
-    def lost(self) -> list[IncomingReply]:
-        """Return the replies whose node has gone offline or started again; every LOOK seconds the nodes are asked."""
-        now = time.monotonic()
-        if not self.incoming or now < self.next_look:
-            return []
-        self.next_look = now + LOOK
-        nodes = self.client.GetNodes(GetNodesRequest()).nodes
-        activated = {node.node_id: node.last_activated_at for node in nodes}
-        lost = []
-        for reply in self.incoming:
-            since = activated.get(reply.message.metadata.src_node_id)
-            if reply.activated is None:
-                reply.activated = since
-            if since is None or since != reply.activated:
-                lost.append(reply)
-        return lost
 
 
 def answered_by(message: Any) -> str:

@@ -120,7 +120,6 @@ def test_training_reports_what_the_loop_returns(faithful: bool, tmp_path: Path) 
             "loss": expected.loss,
             "steps": expected.trained.steps,
             "coefficient-sum": expected.trained.coefficient_sum,
-            "remembers": 1,
         }
         assert dict(records[f"{number}/worker"])["device"] == "cpu"
         kept = load_memory(folder_of(tmp_path, number), 1)["private"]

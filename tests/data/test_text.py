@@ -4,7 +4,7 @@ import pytest
 
 from data import SettingError
 from data.text import any_number, finite_number, is_whole, printable, sentence, whole_number
-from strategies.core.round_result import Diverged
+from strategies.core.server import Diverged
 
 
 def test_a_text_from_elsewhere_is_one_line_bounded_and_harmless():

@@ -9,8 +9,15 @@ import yaml
 
 from data import SettingError
 from fedskew.experiments.claims import HeldBy
-from fedskew.experiments.experiments import edition_columns, load_experiments, load_suites
-from fedskew.experiments.lookup import find_all, sized_suite
+from fedskew.experiments.experiments import (
+    FILE,
+    Experiment,
+    Suite,
+    edition_columns,
+    entries_in,
+    find_all,
+    sized_suite,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = {"a": {}, "b": {"alpha": 0.5}, "c": {"alpha": 1.0}}
@@ -55,32 +62,34 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("fault", WRONG)
 def test_what_a_paper_s_entry_cannot_mean_is_refused(fault: str, tmp_path: Path) -> None:
-    assert len(load_experiments(file_of(tmp_path))) == 2  # the control
+    assert len(entries_in(file_of(tmp_path))) == 4  # the control
     changes, place = WRONG[fault]
     with pytest.raises(SettingError) as raised:
-        load_experiments(file_of(tmp_path, **changes))
+        entries_in(file_of(tmp_path, **changes))
     assert f"{raised.value.where}: {raised.value.key}" == f"experiments.yaml: {place}"
 
 
 def test_a_suite_of_a_size_is_what_the_papers_claims_need(tmp_path: Path) -> None:
     path = file_of(tmp_path)
-    members = {name: suite.experiments for name, suite in load_suites(path).items()}
+    suites = [entry for entry in entries_in(path).values() if isinstance(entry, Suite)]
+    members = {suite.name: suite.experiments for suite in suites}
     assert members == {"laptop": ("small",), "full": ("large",)}
     assert [entry.name for entry in find_all(["laptop"], path)] == ["small"]
 
 
 def test_a_claim_is_measured_in_the_edition_s_columns_in_its_own_order(tmp_path: Path) -> None:
     claims = [PAIR, {**PAIR, "columns": ["c", "a"]}]
-    entries = load_experiments(file_of(tmp_path, claims=claims))
+    entries = entries_in(file_of(tmp_path, claims=claims))
     large, small = entries["large"], entries["small"]
+    assert isinstance(large, Experiment) and isinstance(small, Experiment)
     columns = [edition_columns(claim, large, small) for claim in large.claims]
     assert columns == [("d", "e"), ("e", "d")]
 
 
 def test_the_papers_have_so_many_claims_and_every_test_that_holds_one_is_there() -> None:
     by_paper = Counter[str]()
-    for entry in load_experiments().values():
-        if not entry.paper:
+    for entry in entries_in(FILE).values():
+        if not isinstance(entry, Experiment) or not entry.paper:
             continue
         by_paper[entry.paper.partition(",")[0]] += len(entry.claims)
         for claim in entry.claims:

@@ -82,9 +82,7 @@ def test_a_local_batch_norm_model_without_a_site_says_what_there_is(
     for words in ((), ("--site", "elsewhere")):
         status, _, errors = fedskew(*of_dark, *words)
         assert (status, errors.count("\n")) == (2, 1)
-        assert all(
-            word in errors for word in ("bright, dark", "averaged", "re-estimate", "nearest")
-        )
+        assert all(word in errors for word in ("bright, dark", "averaged", "re-estimate"))
     status, _, errors = fedskew(
         "predict", digits / "creff", digits / "test.npz", "--site", "bright"
     )
@@ -92,7 +90,7 @@ def test_a_local_batch_norm_model_without_a_site_says_what_there_is(
 
 
 def test_a_site_nobody_trained_with(domains: Path, fedskew: FedSkew) -> None:
-    """The averaged state by hand, the first layer's statistics in closed form, the nearest site of its own data."""
+    """The averaged state by hand, the first layer's statistics in closed form."""
     folder = ModelFolder(domains / "model")
     inputs = read_inputs(write_inputs(domains, "dark", labeled=False), folder.description)
     assert not inputs.known_N.any()
@@ -107,13 +105,8 @@ def test_a_site_nobody_trained_with(domains: Path, fedskew: FedSkew) -> None:
     assert torch.allclose(reestimated["features.2.running_var"], hidden.var(0), rtol=1e-4)
     assert torch.equal(reestimated["features.2.weight"], mean["features.2.weight"])
     assert all(torch.equal(reestimated[name], tensor) for name, tensor in folder.shared.items())
-    for site, kept in folder.sites.items():
-        near = state_at(
-            folder, read_inputs(domains / f"inputs-{site}.npz", folder.description), "nearest"
-        )
-        assert all(torch.equal(near[name], tensor) for name, tensor in kept.items())
     status, output, _ = fedskew(
-        "predict", domains / "model", inputs.where, "--site", "nearest", "--json"
+        "predict", domains / "model", inputs.where, "--site", "averaged", "--json"
     )
     assert status == 0 and json.loads(output).keys() == {"predictions"}
     np.savez(domains / "one.npz", images=np.zeros((1, 8, 8), np.uint8))
@@ -279,23 +272,14 @@ def test_a_model_says_how_its_inputs_were_read(
     assert json.loads(output)["metrics"]["accuracy"] == last_round(digits)["average"]["accuracy"]
 
 
-def test_a_dicom_tree_is_predicted_with_the_labels_of_a_table_or_an_element(
+def test_a_dicom_tree_is_predicted_with_its_patients(
     digits: Path, tmp_path: Path, fedskew: FedSkew
 ) -> None:
     pytest.importorskip("pydicom")
     for number in range(3):
         file = tmp_path / "pacs" / f"PAT{number}" / "ST0" / f"IM{number}"
-        write_image(file, number, PatientID=f"id-{number}", StudyID=str(number + 4))
-    predict = ("predict", digits / "average", tmp_path / "pacs", "--json")
-    unlabeled = json.loads(fedskew(*predict)[1])
-    assert unlabeled.keys() == {"predictions"}
-    first, _, third = [row["prediction"] for row in unlabeled["predictions"]]
-    table = tmp_path / "labels.csv"
-    table.write_text(f"PatientID,label\nid-2,{third}\nid-0,{first}\n")
-    answer = json.loads(fedskew(*predict, "--set", f"labels={table}")[1])
-    rows = answer["predictions"]
-    assert [row.get("label") for row in rows] == [first, None, third]
-    assert [row["columns"]["PatientID"] for row in rows] == ["id-0", "id-1", "id-2"]
-    assert answer["metrics"]["accuracy"] == 1, "what has no label does not count"
-    answer = json.loads(fedskew(*predict, "--set", "labels=StudyID")[1])
-    assert [row["label"] for row in answer["predictions"]] == ["4", "5", "6"]
+        write_image(file, number, PatientID=f"id-{number}")
+    answer = json.loads(fedskew("predict", digits / "average", tmp_path / "pacs", "--json")[1])
+    assert answer.keys() == {"predictions"}
+    patients = [row["columns"]["PatientID"] for row in answer["predictions"]]
+    assert patients == ["id-0", "id-1", "id-2"]

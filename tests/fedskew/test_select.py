@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -263,6 +264,20 @@ def test_an_option_that_cannot_be_is_refused(
     with pytest.raises(SettingError) as caught:
         selecting(good_at("fedshift", 5.0), **options)
     assert caught.value.key == key
+
+
+def test_auroc_decides_only_where_it_is_measured(selecting: Selecting, tmp_path: Path) -> None:
+    file = tmp_path / "classes.npz"
+    labels = np.arange(404) % 101
+    inputs = np.zeros((404, 1, 8, 8), dtype=np.uint8)
+    arrays = {"train_images": inputs, "train_labels": labels}
+    np.savez(file, **arrays, test_images=inputs, test_labels=labels)
+    data = {"dataset": f"npz:{file}", "classes": "101", "input-shape": "1x8x8", "clients": 2}
+    data["partition"] = "iid"
+    with pytest.raises(SettingError) as caught:
+        selecting(good_at("fedshift", 5.0), settings=data, target="auroc")
+    assert caught.value.key == "--target"
+    assert selecting(good_at("fedshift", 5.0), settings=data, target="accuracy").experiments
 
 
 def test_an_interval_over_seeds_alone_is_wider_where_their_samples_overlap() -> None:

@@ -13,8 +13,7 @@ from command_line import FedSkew
 
 from data import SettingError
 from fedskew.experiments.experiments import Experiment, experiment
-from fedskew.experiments.plan import plan
-from fedskew.experiments.tuning import Tuned, trials, values_of_rows
+from fedskew.experiments.plan import Tuned, plan, trials, values_of_rows
 
 RATES = [0.001, 0.05, 0.3]
 TUNE = {"key": "learning-rate", "values": RATES, "seed": 9}
@@ -66,17 +65,17 @@ def test_each_row_and_column_has_the_value_that_its_trials_chose() -> None:
 
 def test_trials_are_the_runs_of_the_table_with_each_value_on_the_seed_of_their_own() -> None:
     tried = trials(built(columns={"a": {}, "b": {"alpha": 0.5}}), {})
-    assert [(trial.row, trial.column, trial.value) for trial in tried] == [
+    assert [(trial.row, trial.column, trial.tried) for trial in tried] == [
         (row, column, value)
         for value in RATES
         for column in ("a", "b")
         for row in ("fedavg", "fednova")
     ]
-    assert {trial.cell.seed for trial in tried} == {9}
+    assert {trial.seed for trial in tried} == {9}
     without = replace(built(columns={"a": {}, "b": {"alpha": 0.5}}), tune=None)
     plain = {cell.run.run_id for cell in plan(without, {"learning-rate": 0.05}, [9])}
-    assert {trial.cell.run.run_id for trial in tried if trial.value == 0.05} == plain
-    assert tried[0].cell.column == "a, learning-rate = 0.001"  # what progress and failures name
+    assert {trial.run.run_id for trial in tried if trial.tried == 0.05} == plain
+    assert tried[0].column == "a"  # what progress and failures name
 
 
 def test_the_seed_of_the_trials_is_none_of_the_table_s() -> None:

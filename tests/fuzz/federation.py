@@ -19,9 +19,8 @@ from server_app.app import Run
 from server_app.evaluation import of_clients
 from server_app.record import to_json
 from server_app.run_folder import RunFolder
-from strategies.core.flower_adapter import Strategy
-from strategies.core.questions import ask_class_prior, ask_finally
-from strategies.core.scoring import evaluate_on_clients
+from strategies.core.questions import ask_class_prior, ask_finally, evaluate_on_clients
+from strategies.core.rounds import Rounds
 
 CLIENTS, NODES = 3, {3: (0, 2), 10: (1,)}
 """The federation, and which node runs which client."""
@@ -41,9 +40,9 @@ class Stage:
     """A server that has asked, and the honest replies."""
 
     name: str
-    rounds: Strategy
+    rounds: Rounds
     replies: Mapping[int, Message]
-    take: Callable[[Strategy, Any], Made]
+    take: Callable[[Rounds, Any], Made]
     """What the server does with the replies that a grid brings."""
     codes: dict[tuple[int, ...], str] = field(default_factory=dict)
     """What it makes without the clients of the key."""
@@ -120,7 +119,7 @@ class Recorder(ManyNodes):
         return arrived
 
 
-def copied(rounds: Strategy) -> Strategy:
+def copied(rounds: Rounds) -> Rounds:
     """Return rounds that go on by themselves; models and states are shared, as nothing changes them in place."""
     other = copy.copy(rounds)
     other.states, other.deployed = dict(rounds.states), dict(rounds.deployed)
@@ -151,14 +150,14 @@ def stages(root: Path, method: str) -> list[Stage]:
         run = Run(grid, settings, federation, RunFolder(settings.folder), lambda line: None)
         rounds = run.strategy
 
-        def stage(name: str, take: Callable[[Strategy, Any], Made]) -> None:
+        def stage(name: str, take: Callable[[Rounds, Any], Made]) -> None:
             waiting, grid.replies = copied(rounds), []
             take(rounds, grid)
             if grid.replies:
                 replies = {reply.metadata.src_node_id: reply for reply in grid.replies}
                 result.append(Stage(f"{method}: {name}", waiting, replies, take))
 
-        def evaluation(rounds: Strategy, grid: Any) -> Made:
+        def evaluation(rounds: Rounds, grid: Any) -> Made:
             classes = federation.dataset.num_classes
             scores, failures, _ = evaluate_on_clients(rounds, grid, classes, run.evaluation.tested)
             counts, groups = run.evaluation.counts_KC, run.evaluation.groups
@@ -172,16 +171,16 @@ def stages(root: Path, method: str) -> list[Stage]:
         asked = [variant for variant in rounds.variants if variant.upload.question]
         for variant in sorted(asked, key=lambda variant: bool(variant.upload.question_needs)):
             stage(f"question of {variant.name}", partial(question, variant))
-        rounds.begin_round(1, rounds.shared)
+        rounds.begin_round(1)
         training(rounds, grid)
-        rounds.begin_round(2, rounds.shared)
+        rounds.begin_round(2)
         stage("training", training)
         stage("evaluation", evaluation)
         stage("final question", final)
     return result
 
 
-def question(variant: Variant, rounds: Strategy, grid: Any) -> Made:
+def question(variant: Variant, rounds: Rounds, grid: Any) -> Made:
     """Ask one variant's question, as the server does before round 1; every client must answer."""
     every, rounds.variants = rounds.variants, [variant]
     try:
@@ -191,7 +190,7 @@ def question(variant: Variant, rounds: Strategy, grid: Any) -> Made:
     return {}, list(rounds.states.values()), []
 
 
-def training(rounds: Strategy, grid: Any) -> Made:
+def training(rounds: Rounds, grid: Any) -> Made:
     number = rounds.server.round
     exchange = rounds.ask(grid, rounds.sample(number), rounds.training_request())
     rounds.finish_round(exchange)
@@ -204,7 +203,7 @@ def training(rounds: Strategy, grid: Any) -> Made:
     return exchange.failures, states, numbers
 
 
-def final(rounds: Strategy, grid: Any) -> Made:
+def final(rounds: Rounds, grid: Any) -> Made:
     if not any(part.final_question for part in rounds.deploys):
         return {}, [], []
     ask_finally(rounds, grid)

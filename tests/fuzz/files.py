@@ -38,7 +38,7 @@ from data.package_files import ROOT
 from data.partition_files import SavedPartition, read, save
 from data.readers.catalog import NAMED_KINDS
 from data.readers.user_data import KINDS
-from fedskew.experiments.experiments import load_experiments, load_suites
+from fedskew.experiments.experiments import Experiment, entries_in
 from fedskew.experiments.plan import plan
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.record import ModelNumbers, RoundRecord
@@ -246,10 +246,8 @@ def experiments_subjects() -> list[Subject]:
     """A file of experiments with changed bytes, and one with changed contents."""
 
     def read_file(folder: Path) -> Any:
-        known, suites = (
-            read(folder / "experiments.yaml") for read in (load_experiments, load_suites)
-        )
-        return known, suites, [plan(experiment) for experiment in known.values()]
+        known = entries_in(folder / "experiments.yaml")
+        return known, [plan(entry) for entry in known.values() if isinstance(entry, Experiment)]
 
     whole = yaml.safe_dump(EXPERIMENTS, sort_keys=False).encode()
     contents = altered(EXPERIMENTS).map(lambda tree: yaml.safe_dump(tree).encode())

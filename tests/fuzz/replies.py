@@ -61,13 +61,13 @@ def believable(stage: Stage, client: int, messages: Sequence[Message]) -> bool:
 
 
 def numbers_believable(sent: Mapping[str, Any], honest: Mapping[str, Any]) -> bool:
-    """Return whether metrics are those of the client; it may lie about loss, seconds, and whether it remembers."""
+    """Return whether metrics are those of the client; it may lie about loss and seconds."""
     if any(key not in sent or type(sent[key]) not in (int, float) for key in honest):
         return False
     same = all(sent[key] == honest[key] for key in ("num-examples", "steps"))
     close = math.isclose(sent["coefficient-sum"], honest["coefficient-sum"], rel_tol=1e-5)
     in_range = 0 <= sent["loss"] <= 1e30 and 0 <= sent["seconds"] <= 1e7
-    return same and close and in_range and sent["remembers"] in (0, 1)
+    return same and close and in_range
 
 
 def state_believable(sent: State, honest: State) -> bool:

@@ -10,13 +10,10 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
-from flwr.serverapp.strategy import Result
 from in_process import FinishedRun, ManyNodes, Tamper, TamperingGrid, drop, number_of, small
 
 from client_app.messages import from_flower, kind_of, pack, to_flower, unpack
-from client_app.models import build
 from client_app.optimizer import coefficient_sum
-from client_app.state import digest
 from client_app.training import steps_of
 from data import federate
 from fedskew.engines.local import LocalGrid, identify
@@ -24,12 +21,10 @@ from server_app.app import Run
 from server_app.run_folder import RunFolder
 from strategies.core.exchange import (
     Exchange,
-    ExchangeSettings,
-    TooFewNodes,
     TooFewReplies,
-    wait_for_nodes,
 )
-from strategies.core.flower_adapter import Strategy
+from strategies.core.exchange_settings import ExchangeSettings
+from strategies.core.node_assignment import TooFewNodes, wait_for_nodes
 
 Train = Callable[..., FinishedRun]
 Spoil = Callable[[RecordDict, int], object]
@@ -297,48 +292,6 @@ def test_prior_is_the_sum_of_all_clients_smoothed_counts(
 # ---- weights and ways to start it ------------------------------------------------------------------------------------
 
 
-def strategy_of(results: Path, **changes: Any) -> Strategy:
-    """Return the strategy of small settings; it knows no client's number of examples, which tests make up."""
-    settings = small(results, **changes)
-    return Strategy(
-        build(settings.general.model, (1, 8, 8), 10, 0),
-        settings.run_spec(),
-        clients=settings.data.clients,
-        participation=settings.general.participation,
-        combine=settings.combine,
-        deploys=settings.deploys,
-    )
-
-
-def test_start_and_flowers_own_calls_give_the_same(tmp_path: Path) -> None:
-    """`start` is a drop-in for flwr's own."""
-    changes = {"method": "fedbn+creff", "participation": 0.75}
-    started, called = strategy_of(tmp_path / "a", **changes), strategy_of(tmp_path / "b", **changes)
-    measured: list[str] = []
-
-    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        measured.append(digest([from_flower(arrays)]))
-        return MetricRecord({"round": server_round})
-
-    with LocalGrid() as grid:
-        result = started.start(grid, to_flower(started.shared), 2, evaluate_fn=evaluate)
-        arrays = to_flower(called.shared)
-        for server_round in (1, 2):
-            messages = list(called.configure_train(server_round, arrays, ConfigRecord(), grid))
-            replies = list(grid.send_and_receive(messages))
-            arrays, metrics = called.aggregate_train(server_round, replies)
-        assert list(called.configure_evaluate(2, arrays, ConfigRecord(), grid)) == []
-        assert called.aggregate_evaluate(2, []) is None  # type: ignore[func-returns-value]
-    assert isinstance(result, Result)
-    rounds = result.evaluate_metrics_serverapp
-    assert [dict(rounds[number]) for number in (1, 2)] == [{"round": 1}, {"round": 2}]
-    assert digest([started.shared]) == measured[-1] != measured[0]
-    assert digest([from_flower(result.arrays)]) == digest([from_flower(arrays)]) == measured[-1]
-    assert result.train_metrics_clientapp[2]["loss"] == metrics["loss"]
-    assert digest([called.states["creff"]]) == digest([started.states["creff"]])
-    assert (called.memory_rounds, called.digests) == (started.memory_rounds, started.digests)
-
-
 @pytest.mark.parametrize(
     ("method", "theirs"),
     [
@@ -358,7 +311,9 @@ def test_the_mean_and_its_momentum_are_flowers(tmp_path: Path, method: str, thei
         ours = Run(grid, settings, federation, RunFolder(settings.folder), print).strategy
         theirs.current_arrays = arrays = to_flower(ours.shared)
         for number in (1, 2, 3):
-            (asked,) = ours.configure_train(number, arrays, ConfigRecord(), grid)
+            clients = ours.begin_round(number)
+            assignment = {1: clients}
+            (asked,) = ours.training_request().messages(assignment)
             mine, replies = RecordDict(), []
             for client, count in enumerate(examples):
                 state = {
@@ -368,15 +323,18 @@ def test_the_mean_and_its_momentum_are_flowers(tmp_path: Path, method: str, thei
                 steps = steps_of(count, settings.training)
                 work = coefficient_sum(steps, settings.training.momentum)
                 numbers = {"num-examples": count, "steps": steps, "coefficient-sum": work}
-                others = {"loss": float(client), "remembers": 0, "seconds": 0.0}
+                others = {"loss": float(client), "seconds": 0.0}
                 mine[f"{client}/model"] = pack(state)
                 mine[f"{client}/metrics"] = MetricRecord({**numbers, **others})
                 metrics = MetricRecord({"num-examples": count})
                 reply = RecordDict({"arrays": to_flower(state), "metrics": metrics})
                 replies.insert(0, Message(reply, reply_to=asked))
-            arrays, _ = ours.aggregate_train(number, [Message(mine, reply_to=asked)])
+            exchange = Exchange(clients, ours.largest)
+            exchange.receive([Message(mine, reply_to=asked)], assignment)
+            ours.finish_round(exchange)
             flowers, _ = theirs.aggregate_train(number, replies)
             for name, tensor in from_flower(flowers).items():
-                torch.testing.assert_close(from_flower(arrays)[name], tensor, rtol=1e-6, atol=1e-6)
+                torch.testing.assert_close(ours.shared[name], tensor, rtol=1e-6, atol=1e-6)
+            arrays = to_flower(ours.shared)
     weighted = sum(client * count for client, count in enumerate(examples))
     assert ours.last.loss == pytest.approx(weighted / sum(examples))

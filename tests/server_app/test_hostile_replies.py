@@ -14,9 +14,8 @@ from client_app.models import build
 from client_app.optimizer import coefficient_sum
 from client_app.training import steps_of
 from strategies.core.exchange import Exchange, TooFewReplies
-from strategies.core.flower_adapter import Strategy
-from strategies.core.round_result import Diverged
-from strategies.core.server import Update
+from strategies.core.rounds import Rounds
+from strategies.core.server import Diverged, Update
 from strategies.core.validation import RejectedUpdate, checked_metrics
 from strategies.fedavg import FedAvg
 from strategies.fednova import FedNova
@@ -132,16 +131,16 @@ def test_scores_that_cannot_be_are_left_out_and_the_model_stays(
 def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
     """Where the server has no view of the data, as between hospitals: a later number is refused."""
     settings = small(tmp_path)
-    strategy = Strategy(
+    strategy = Rounds(
         build("mlp-bn", (1, 8, 8), 10, 0), settings.run_spec(), clients=2, combine=FedAvg()
     )
-    strategy.begin_round(1, strategy.shared)
+    strategy.begin_round(1)
     steps = steps_of(50, settings.training)
-    metrics = {"num-examples": 50, "loss": 1.0, "steps": steps, "remembers": 0, "seconds": 0.0}
+    metrics = {"num-examples": 50, "loss": 1.0, "steps": steps, "seconds": 0.0}
     metrics["coefficient-sum"] = coefficient_sum(steps, settings.training.momentum)
     assert checked_metrics(0, metrics, strategy.server) == 50
     strategy.keep_examples([Update(0, strategy.shared, 50)])
-    strategy.begin_round(2, strategy.shared)
+    strategy.begin_round(2)
     assert checked_metrics(0, metrics, strategy.server) == 50
     with pytest.raises(RejectedUpdate):
         checked_metrics(0, {**metrics, "num-examples": 60}, strategy.server)

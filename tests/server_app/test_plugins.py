@@ -290,6 +290,20 @@ def test_a_run_begins_with_the_contract(folder: Path) -> None:
     assert fedskew.run({**settings, "method": "fedprox+my_methods:Halved"}).finished
 
 
+def test_any_file_of_a_package_is_part_of_its_source(folder: Path) -> None:
+    package = folder / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "parts.py").write_text(MODULE)
+    (package / "notes.py").write_text("")
+    before = parse({"method": "my_package.parts:Halved"}).run_id
+    for name in ("my_package.parts:Halved", "my_package.parts", "my_package"):
+        METHODS.pop(name, None)
+        sys.modules.pop(name, None)
+    (package / "notes.py").write_text("# changed\n")
+    assert parse({"method": "my_package.parts:Halved"}).run_id != before
+
+
 def test_another_source_is_another_run_and_is_checked_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

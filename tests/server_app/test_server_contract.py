@@ -21,7 +21,7 @@ from strategies.core.server import Server, ServerMethod
 from strategies.registry import SERVER_METHODS
 
 Train = Callable[..., FinishedRun]
-PLACES = ("combine", "monitor", "deploy", "deploy_finally")
+PLACES = ("combine", "monitor", "deploy")
 TINY: dict[str, Any] = {
     "clients": 3,
     "participation": 0.75,

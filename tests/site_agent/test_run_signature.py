@@ -31,7 +31,7 @@ from site_agent.signature import (
     signed_text,
 )
 from strategies.core.exchange import EVALUATE, QUERY, TRAIN, Request
-from strategies.core.flower_adapter import Strategy
+from strategies.core.rounds import Rounds
 from strategies.fedavg import FedAvg
 from tests.site_files import agreed, site_entries, site_folders, write
 
@@ -69,13 +69,13 @@ def ask(
     chosen = parse({**HONEST, "dataset": f"sites:{folder}/federation.toml"})
     run_spec = chosen.run_spec()
     model = build("mlp-bn", (1, 8, 8), 3, 0, chosen.model)
-    shared = Strategy(model, run_spec, clients=3, combine=FedAvg()).shared
+    shared = Rounds(model, run_spec, clients=3, combine=FedAvg()).shared
     states = {QUERY: {"model": {}}, TRAIN: {"model": shared}, EVALUATE: {"deployed/": shared}}[kind]
     config = {key.replace("_", "-"): value for key, value in run_config.items()}
     identify()
     with handing_over():
         request = Request(kind, {"round": 1, "question": question}, states, run_spec.to_json(), {})
-        message = request.message(1, (0,))
+        message = request.messages({1: (0,)})[0]
         message.metadata.__dict__["_message_id"] = "1"
         content = app(message, Context(1, 1, {}, RecordDict(), config)).content
     return str(content["0/error"]["reason"]) if "0/error" in content else ""

@@ -14,7 +14,7 @@ from client_app.state import State
 from fedskew.engines.local import identify
 from server_app.run_settings import RunSettings
 from strategies.core.exchange import EVALUATE, QUERY, TRAIN, Request
-from strategies.core.flower_adapter import Strategy
+from strategies.core.rounds import Rounds
 from strategies.fedavg import FedAvg
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -23,7 +23,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 def shared_of(settings: RunSettings) -> State:
     """Return the weights that a run begins with."""
     model = build(settings.general.model, (1, 8, 8), 3, 0, settings.model)
-    return Strategy(model, settings.run_spec(), clients=3, combine=FedAvg()).shared
+    return Rounds(model, settings.run_spec(), clients=3, combine=FedAvg()).shared
 
 
 def answer(
@@ -54,7 +54,7 @@ def answer(
     task: dict[str, int | str] = {"round": 1, "question": question}
     identify()
     with handing_over():
-        message = Request(kind, task, states, text, {}).message(1, tuple(clients))
+        message = Request(kind, task, states, text, {}).messages({1: tuple(clients)})[0]
         message.content.config_records["task"].update(fields)
         message.metadata.__dict__["_message_id"] = "1"
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})

@@ -14,7 +14,7 @@ from client_app.runtime import site_runtime
 from client_app.variants.class_prior import UNIT
 from data import DataError
 from data.agreement import read_agreement
-from fedskew.engines.rehearsal import RehearsalGrid
+from fedskew.engines.local import RehearsalGrid
 from server_app.app import run
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder

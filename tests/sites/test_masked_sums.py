@@ -22,7 +22,7 @@ from client_app.variants.class_prior import QUESTION
 from client_app.variants.feature_statistics import LabelCounts
 from data.agreement import read_agreement
 from fedskew.engines import execute
-from fedskew.engines.rehearsal import RehearsalGrid
+from fedskew.engines.local import RehearsalGrid
 from fedskew.scheduling import Resources
 from server_app.app import run
 from server_app.settings import parse

@@ -16,7 +16,7 @@ from client_app.runtime import site_runtime
 from data import SettingError, federate
 from data.agreement import read_agreement
 from fedskew.engines import execute
-from fedskew.engines.rehearsal import RehearsalGrid
+from fedskew.engines.local import RehearsalGrid
 from fedskew.scheduling import Resources
 from server_app.app import main, run
 from server_app.run_folder import RunFolder

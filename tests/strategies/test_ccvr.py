@@ -133,7 +133,11 @@ def server() -> Server:
 
 
 def calibrated(server: Server, answers: dict[int, State], **settings: float) -> State:
-    return CCVR(**settings).deploy_finally(server, {}, state_of(1), answers).models["ccvr"]  # type: ignore[arg-type]
+    return (
+        CCVR(**settings)
+        .deploy(replace(server, final_answers=answers), {}, state_of(1), [])
+        .models["ccvr"]
+    )  # type: ignore[arg-type]
 
 
 def test_only_the_head_changes(server: Server) -> None:

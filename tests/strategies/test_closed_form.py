@@ -312,5 +312,5 @@ def test_cross_validation_without_anything_to_judge_by() -> None:
     scatter_DD = torch.eye(2, dtype=torch.float64)
     product_DC = torch.ones(2, 2, dtype=torch.float64)
     mass_C = torch.ones(2, dtype=torch.float64)
-    assert cross_validated_rho(scatter_DD, product_DC, mass_C, 1.0) == CANDIDATES[-1]
-    assert cross_validated_rho(0 * scatter_DD, product_DC, mass_C, 9.0) == CANDIDATES[0]
+    assert cross_validated_rho(scatter_DD, product_DC, mass_C, 1.0) == CANDIDATES[-1] == 300
+    assert cross_validated_rho(0 * scatter_DD, product_DC, mass_C, 9.0) == CANDIDATES[0] == 1e-4

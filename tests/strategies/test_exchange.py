@@ -16,13 +16,13 @@ from client_app.state import size
 from fedskew.engines.local import LocalGrid, identify
 from strategies.core.exchange import (
     Exchange,
-    ExchangeSettings,
-    NodeAssigner,
     Request,
     TooFewReplies,
     WorkersLost,
     replies,
 )
+from strategies.core.exchange_settings import ExchangeSettings
+from strategies.core.node_assignment import NodeAssigner
 from strategies.core.reading import MOST_RECORDS, failure_in, worker_in
 from strategies.core.rounds import HEADER_BYTES, largest_record
 from strategies.core.whole_replies import SUPERLINK_NODE

@@ -30,15 +30,15 @@ from data.agreement import as_flower_has_it, read_agreement
 from fedskew.engines.local import identify
 from strategies.core.exchange import (
     Exchange,
-    ExchangeSettings,
     Request,
     TooFewReplies,
     collect_replies,
-    faster_grid,
 )
+from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.node_assignment import SiteAssigner
-from strategies.core.round_result import Diverged
-from strategies.core.scoring import evaluate_on_clients
+from strategies.core.questions import evaluate_on_clients
+from strategies.core.server import Diverged
+from strategies.core.whole_replies import between_sites
 from tests.site_files import NAMES, agreed, public_key, write
 
 NODES = dict(zip((100, 101, 102), NAMES, strict=True))
@@ -138,7 +138,7 @@ def asked(superlink: SuperLink, tmp_path: Path, timeout: float) -> Exchange:
     assigner = SiteAssigner(read_agreement(write(tmp_path / "federation.toml", agreed())))
     settings = ExchangeSettings(timeout=timeout, node_wait=0.0)
     request = Request("train", {"round": 1}, {}, "{}", {})
-    return collect_replies(faster_grid(grid), [0, 1, 2], request, settings, assigner)
+    return collect_replies(between_sites(grid), [0, 1, 2], request, settings, assigner)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_reply_that_is_incomplete_holds_back_no_other(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("strategies.core.whole_replies.LOOK", 0.0)
+    monkeypatch.setattr("strategies.core.exchange.NODES_LOOK", 0.0)
     superlink = SuperLink(event)
     exchange = asked(superlink, tmp_path, timeout)
     losses = {client: answer.metrics["loss"] for client, answer in exchange.answers.items()}
@@ -170,7 +170,7 @@ def test_a_reply_that_is_incomplete_holds_back_no_other(
 def test_between_sites_a_failure_is_that_of_a_site(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strategies.core.whole_replies.LOOK", 0.0)
+    monkeypatch.setattr("strategies.core.exchange.NODES_LOOK", 0.0)
     exchange = asked(SuperLink("killed"), tmp_path, 600.0)
     with pytest.raises(TooFewReplies) as error:
         exchange.check_enough(1.0, "round 7")

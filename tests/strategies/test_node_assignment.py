@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from data.agreement import as_flower_has_it, read_agreement
-from fedskew.engines.local import identify
-from fedskew.engines.rehearsal import Node
+from fedskew.engines.local import Node, identify
 from server_app.run_folder import RunFolder
 from strategies.core import exchange
-from strategies.core.exchange import ExchangeSettings, listed
-from strategies.core.node_assignment import SiteAssigner, absence_of, is_absence_of
+from strategies.core.exchange_settings import ExchangeSettings
+from strategies.core.node_assignment import SiteAssigner, absence_of, is_absence_of, listed
 from tests.site_files import NAMES, agreed, public_key, write
 
 SETTINGS = ExchangeSettings(node_wait=7.0)

@@ -16,8 +16,8 @@ from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum, expected_coefficient_sum
 from client_app.training import steps_of
 from data.agreement import MOST_SAMPLES, Member
-from strategies.core.flower_adapter import Strategy
-from strategies.core.scoring import share
+from strategies.core.questions import share
+from strategies.core.rounds import Rounds
 from strategies.core.server import Server
 from strategies.core.validation import (
     LARGEST_VALUE,
@@ -124,6 +124,10 @@ def test_an_upload_is_there_and_is_one_that_a_part_takes() -> None:
 # ---- the numbers that come with an update ----------------------------------------------------------------------------
 
 
+def member(name: str, samples: int = 0) -> Member:
+    return Member.model_construct(name=name, key="key", samples=samples)
+
+
 def stated(server: Server, examples: int, **changes: float) -> dict[str, float]:
     """Return the metrics of an honest client of so many samples, with changes; keys with `_` for `-`."""
     steps = steps_of(examples, server.training)
@@ -133,7 +137,6 @@ def stated(server: Server, examples: int, **changes: float) -> dict[str, float]:
         "loss": 1.0,
         "steps": steps,
         "coefficient-sum": expected_coefficient_sum(steps, server.training.momentum, pull),
-        "remembers": 0,
         "seconds": 1.0,
         **{key.replace("_", "-"): value for key, value in changes.items()},
     }
@@ -181,7 +184,6 @@ def test_every_number_is_there_within_its_range_and_of_the_known_samples() -> No
     assert checked_metrics(0, honest, server) == 8
     changes = [
         ("loss", -0.01),
-        ("remembers", 2),
         ("seconds", -1),
         ("seconds", 1.1e7),
         ("other/x", 1.0),
@@ -213,7 +215,7 @@ def test_a_negative_loss_is_taken_only_beside_a_variant_whose_terms_have_no_boun
 
 @pytest.mark.parametrize(("samples", "agreed"), [(300, 300), (301, 300), (301, 0)])
 def test_a_site_states_at_most_the_agreed_samples(samples: int, agreed: int) -> None:
-    server = replace(server_of(), sites=(Member("north", "key", agreed), Member("east", "key")))
+    server = replace(server_of(), sites=(member("north", agreed), member("east")))
     assert checked_metrics(1, stated(server, samples), server) == samples
     if samples <= agreed or not agreed:
         assert checked_metrics(0, stated(server, samples), server) == samples
@@ -238,12 +240,10 @@ def test_a_site_with_nearly_all_samples_is_named_where_none_are_agreed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, run_spec = build("mlp-bn", (1, 8, 8), 10, 0), small(tmp_path).run_spec()
-    rounds = Strategy(model, run_spec, clients=3, combine=FedAvg())
+    rounds = Rounds(model, run_spec, clients=3, combine=FedAvg())
     rounds.warn_of_heavy_site(stated_samples)
     assert not caplog.records, "in a simulation nobody states anything"
-    rounds.server = replace(
-        rounds.server, sites=(Member("north", "key"), Member("east", "key", 100))
-    )
+    rounds.server = replace(rounds.server, sites=(member("north"), member("east", 100)))
     rounds.warn_of_heavy_site(stated_samples)
     assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == named
 

@@ -18,10 +18,11 @@ from client_app.training import steps_of
 from client_app.variants.feature_statistics import ClassMeans, LabelCounts
 from client_app.variants.logit_shift import LogitShift
 from fedskew.engines.local import LocalGrid
-from strategies.core.exchange import TRAIN, DirectGrid, ExchangeSettings, Request
+from strategies.core.exchange import TRAIN, DirectGrid, Request
+from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.questions import wrong_shapes
-from strategies.core.round_result import Diverged
 from strategies.core.rounds import Rounds
+from strategies.core.server import Diverged
 from strategies.fedavg import FedAvg
 from strategies.fedncm import FedNCM
 
@@ -73,7 +74,6 @@ def reply(
             "loss": 1.0,
             "steps": steps,
             "coefficient-sum": expected_coefficient_sum(steps, rounds.server.training.momentum),
-            "remembers": float(bool(memory)),
             "seconds": 1.0,
             **metrics,
         },
@@ -84,7 +84,7 @@ def reply(
 
 def finish(rounds: Rounds, replies: dict[int, ClientReply], number: int = 1) -> None:
     """Run one round of these replies."""
-    clients = rounds.begin_round(number, rounds.shared)
+    clients = rounds.begin_round(number)
     assert clients == sorted(replies)
     rounds.finish_round(rounds.ask(Replies(replies), clients, rounds.training_request()))
 
@@ -115,20 +115,19 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
     assert norms == pytest.approx([root, 2 * root, 3 * root])
     # What the server must know of the clients in the next round.
     assert rounds.memory_rounds == {1: 1} and rounds.digests["memory"] == {1: "m1"}
-    assert rounds.reported_examples() == {0: 10, 1: 30, 2: 60}
+    rounds.begin_round(2)
+    assert rounds.server.examples_by_client == {0: 10, 1: 30, 2: 60}
 
 
-def test_a_client_has_the_data_of_its_first_answer_and_says_what_it_remembers(
-    tmp_path: Path,
-) -> None:
-    """In round 2 client 1 comes with other data, and in round 3 client 2 remembers something and tells no digest."""
+def test_a_client_has_the_data_of_its_first_answer(tmp_path: Path) -> None:
+    """In round 2 client 1 comes with other data."""
     rounds = rounds_of(tmp_path, exchange=ExchangeSettings(min_reply_share=0.5))
 
-    def replies(data_of_1: str, remembers: float = 0.0) -> dict[int, ClientReply]:
+    def replies(data_of_1: str) -> dict[int, ClientReply]:
         return {
             0: reply(rounds, 1.0, 10, data="a"),
             1: reply(rounds, 1.0, 10, data=data_of_1),
-            2: reply(rounds, 1.0, 10, remembers=remembers),
+            2: reply(rounds, 1.0, 10),
         }
 
     finish(rounds, replies("b"))
@@ -138,8 +137,7 @@ def test_a_client_has_the_data_of_its_first_answer_and_says_what_it_remembers(
     assert rounds.digests["data"] == {0: "a", 1: "b"}
     # All three were sent the model, and two sent one.
     assert (rounds.last.bytes_down, rounds.last.bytes_up) == (3 * MODEL_BYTES, 2 * MODEL_BYTES)
-    finish(rounds, replies("b", remembers=1.0), 3)
-    assert list(rounds.last.failures) == [2] and not rounds.memory_rounds
+    assert not rounds.memory_rounds
 
 
 def test_as_many_nodes_as_are_set_must_be_there_at_first_and_one_later(tmp_path: Path) -> None:
@@ -161,7 +159,8 @@ def test_clients_are_sent_the_sums_that_their_training_needs_and_no_others(tmp_p
     request = rounds.training_request()
     assert list(request.states) == ["model", "broadcast/logit-shift"]
     assert request.kind == TRAIN and request.task == {"round": 0}
-    assert rounds.answers().keys() == {"label-counts", "class-means", "logit-shift"}
+    rounds.begin_round(1)
+    assert rounds.server.answers.keys() == {"label-counts", "class-means", "logit-shift"}
 
 
 def test_without_rounds_the_questions_are_the_traffic(tmp_path: Path) -> None:

@@ -96,8 +96,6 @@ def test_moments_are_in_the_order_of_the_sites_and_named_by_feature(tmp_path: Pa
     assert moments.features == ("red", "blue")
     assert moments.means_KF.tolist() == [[6, 7.5], [2, 3]]
     assert moments.deviations_KF.tolist() == [[5, 8], [1, 0.25]]
-    of_others = read_moments(file, ["1 y", "0 x"], ["y", "x"])
-    assert of_others.means_KF.tolist() == [[2, 3], [6, 7.5]], "in the order of the sites' own names"
 
 
 def test_subjects_share_the_samples_of_their_class_and_site_evenly() -> None:

@@ -96,7 +96,7 @@ def test_a_class_at_one_site_is_as_rare_as_its_patients() -> None:
 def test_sites_of_one_patient_each_tell_no_shift_from_chance() -> None:
     moments = Moments(("age",), np.array([[0.0], [1.0], [2.0]]), np.ones((3, 1)))
     shift = shift_of(moments, np.array([1, 1, 1]))
-    assert (shift.mean_p, shift.deviation_p) == (1.0, 1.0)
+    assert (shift.mean_p, shift.deviation, shift.deviation_p) == (1.0, 1.0, 1.0)
     assert shift_of(moments, np.array([99, 99, 99])).mean_p < 1e-9
 
 

@@ -12,8 +12,7 @@ from in_process import FinishedRun
 
 from client_app.handlers import ClientOutcome, ClientReply
 from fedskew.engines import workers
-from fedskew.engines.shared_memory import ALIGNMENT, SharedFile
-from fedskew.engines.workers import WorkersGrid, chunks
+from fedskew.engines.workers import ALIGNMENT, SharedFile, WorkersGrid, chunks
 from strategies.core.exchange import TRAIN, Request, TooFewReplies
 
 Train = Callable[..., FinishedRun]

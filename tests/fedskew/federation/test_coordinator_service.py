@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.processes import LaunchFailed
 from fedskew.federation import service
 from fedskew.federation.control import Unreachable
 

@@ -1,6 +1,5 @@
 """The coordinator's folder by its commands: what `new`, `add` and `update` write, and what they refuse unwritten."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -163,10 +162,10 @@ def test_an_edited_text_is_put_into_force_and_the_former_one_is_kept(
         assert agree(**wrong)[0] == 2
     assert folder.agreed_file.read_text() == text
 
-    masked = replace(first, sums="masked")
-    fewer = replace(masked, sites=masked.sites[1:])
+    masked = first.model_copy(update={"sums": "masked"})
+    fewer = masked.model_copy(update={"sites": masked.sites[1:]})
     assert subtraction_warning(masked, fewer)
-    assert not subtraction_warning(masked, replace(fewer, sums="plain"))
+    assert not subtraction_warning(masked, fewer.model_copy(update={"sums": "plain"}))
 
 
 def test_a_text_that_is_not_agreed_to_changes_nothing(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.processes import LaunchFailed
 from fedskew.federation import run as run_module
 from fedskew.federation.control import Failing, RunLost, RunStatus, Unreachable
 from server_app.lock import FolderBusy, locked

@@ -164,7 +164,7 @@ def test_without_tls_there_is_no_answer(wire: Wire) -> None:
 
 
 def test_a_body_of_a_byte_too_many_is_refused(wire: Wire) -> None:
-    most = wire.folder.coordinator.largest_message
+    most = wire.folder.coordinator.largest_message_mib * 2**20
 
     def upload(size: int) -> PushObjectRequest:
         node = Node(node_id=wire.nodes[ROGUE])

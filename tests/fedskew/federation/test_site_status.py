@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from command_line import FedSkew
 
-from fedskew.engines.flower import LaunchFailed
+from fedskew.engines.processes import LaunchFailed
 from fedskew.federation import status as status_module
 from fedskew.federation.control import RunStatus
 from fedskew.federation.folder import FederationFolder

@@ -152,6 +152,7 @@ def test_a_comparison_has_the_wider_interval_and_its_mirror() -> None:
     assert with_interval(close, large, ("a", "b")).verdict() == "above"
     one = with_interval({0: 5.0}, large[:1], ("a", "b"))
     assert one.interval is not None and one.interval.p is None and one.verdict() == "unclear"
+    assert one.verdict(margin=50) == "unclear", "one seed, on whichever side it lies"
 
 
 def test_an_interval_that_ends_at_the_margin_is_unclear() -> None:
