@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import FunctionType
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ NUMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*
 MOST_NUMBERS, LONGEST_NAME, LARGEST_NUMBER = 32, 64, 1e30
 """Numbers in a client's reply, characters of VARIANT/NAME, and the largest value, as of the loss."""
 
+LARGEST_VALUE = 1e10
+"""Largest absolute value in a tensor from a client. Successful training stays far below it, and sums of squares of such
+values do not overflow float32."""
 
 Loss = Callable[[Tensor], Tensor]
 """(indices_B) -> the combined training loss, its mean over these samples, with gradients to the model's parameters."""
@@ -179,36 +182,29 @@ def check_numbers(numbers: Mapping[str, float]) -> None:
             raise InvalidReply(f"number {shown} is {value:g} and must be within {LARGEST_NUMBER:g}")
 
 
-def no_bytes(model: Classifier, classes_held: int) -> int:
-    """Return 0: the default of `Upload.bytes`, for no upload."""
-    return 0
+class TensorSpec(NamedTuple):
+    """What a tensor of an upload must be: the server checks it before it computes anything from it."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    low: float = -LARGEST_VALUE
+    high: float = LARGEST_VALUE
+    """The smallest and the largest value."""
+
+
+def integers(*shape: int, low: int = -(2**63), high: int = 2**63 - 1) -> TensorSpec:
+    """Return what an int64 tensor must be, as in the answers of which the server takes the sum."""
+    return TensorSpec(torch.int64, shape, low, high)
+
+
+def no_tensors(model: Classifier, shared: State) -> dict[str, TensorSpec]:
+    """Return {}: the default of `Upload.tensors`."""
+    return {}
 
 
 def anything_goes(reply: State, classes: int, samples: int | None) -> int:
     """Return 0: the default of `Upload.validate`, which accepts any reply."""
     return 0
-
-
-def check_counts(counts_n: Tensor, least: int, samples: int | None) -> int:
-    """Return how many samples the counts of an answer by class are of.
-
-    Args:
-        counts_n: of each class that the answer has.
-        least: samples that a class must have for the client to send it.
-        samples: that the client has, or None where the server does not know.
-
-    Raises:
-        InvalidReply: a count is below `least`, or they are of other samples than the client has.
-    """
-    if (counts_n < least).any():
-        raise InvalidReply(f"counts are {counts_n.tolist()}, not all {least} or more")
-    counted = int(counts_n.sum())
-    if samples is not None:
-        # Classes with fewer samples than `least` are held back, and then fewer samples are counted.
-        fits = counted <= samples if least > 1 else counted == samples
-        if not fits:
-            raise InvalidReply(f"counts are of {counted} samples, and the client has {samples}")
-    return counted
 
 
 @dataclass(frozen=True)
@@ -217,24 +213,25 @@ class Upload:
 
     permission: str = ""
     """The permission that a site's policy must grant for this upload: one of PERMISSIONS in local_site.py."""
-    bytes: Callable[[Classifier, int], int] = no_bytes
-    """(model, number of classes that the client has) -> the largest size of one upload in bytes.
+    tensors: Callable[[Classifier, State], Mapping[str, TensorSpec]] = no_tensors
+    """(model, shared weights) -> the upload's tensors by name; only names and shapes of the arguments are used.
 
-    Only the shapes of the model are used, not its weights.
+    The server refuses an upload with other tensors, and takes its largest size from them.
+    """
+    by_class: bool = False
+    """Whether `tensors` are the rows of one class: the upload has n rows of each, and "classes", (n,) int64 ascending.
     """
     validate: Callable[[State, int, int | None], int] = anything_goes
     """(reply, classes, samples) -> how many training samples the reply describes; 0 if it does not say.
 
-    The server calls it for the answer to a question. `classes` is C, `samples` the client's number of training
-    samples, or None if the server does not know it. Raises InvalidReply.
+    The server calls it for a reply that has the stated tensors. `classes` is C, `samples` the client's number of
+    training samples, or None if the server does not know it. Raises InvalidReply.
     """
     once: bool = False
     """True: the variant's `answer` is sent once in a run. False: the upload is sent with every update."""
     question: str = ""
     """Name of the question that the server asks all clients before round 1; "" if it asks none. The answers are int64
     tensors, and clients have their sum in `client.broadcast`."""
-    shapes: Callable[[Classifier], Mapping[str, tuple[int, ...]]] | None = None
-    """model -> names and shapes of the int64 tensors in an answer to `question`; None if they are not fixed."""
     question_needs: str = ""
     """The variant whose sum clients need for their answer. Its question is asked first, and the sum is then sent with
     this question, in `client.broadcast`."""

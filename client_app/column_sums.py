@@ -1,13 +1,12 @@
 """Mean and std of a table's columns between sites: what the coordinator asks each site, and what it sends back."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from client_app.client import Client, InvalidReply, Upload, Variant
+from client_app.client import Client, InvalidReply, TensorSpec, Upload, Variant, integers
 from client_app.models.classifier import Classifier
 from client_app.run_spec import RunSpec
 from client_app.state import State
@@ -35,21 +34,16 @@ class ColumnSums(Variant):
     def upload(self) -> Upload:
         return Upload(
             self.permission,
-            self.sums_bytes,
-            self.check_sums,
+            self.tensors,
+            validate=self.check_sums,
             once=True,
             question=self.name,
-            shapes=self.shapes,
             returned=False,
         )
 
-    def shapes(self, model: Classifier) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of an answer."""
-        return shapes(self.columns)
-
-    def sums_bytes(self, model: Classifier, classes_held: int) -> int:
-        """Return the bytes of an answer."""
-        return 8 * sum(math.prod(shape) for shape in shapes(self.columns).values())
+    def tensors(self, model: Classifier, shared: State) -> dict[str, TensorSpec]:
+        """Return what an answer must be."""
+        return {name: integers(*shape) for name, shape in shapes(self.columns).items()}
 
     def answer(self, client: Client, question: str) -> State:
         if question != self.name:

@@ -6,19 +6,14 @@ summed, its purpose, so no message can name another one.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 
-import torch
-
-from client_app.client import Client, InvalidReply, Variant
+from client_app.client import Client, Variant
 from client_app.column_sums import ColumnSums
 from client_app.local_site import NotAgreed
-from client_app.masked_sum import Words, from_words, to_words
+from client_app.masked_sum import Words, to_words
 from client_app.models import has_fixed_features
-from client_app.models.classifier import Classifier
 from client_app.run_spec import RunSpec
-from client_app.state import State
 from client_app.variants.feature_statistics import LabelCounts
 from data.settings import DataSettings
 from data.sites import OF_ABIDE
@@ -69,20 +64,3 @@ def words_of(variant: Variant, client: Client, run_spec: RunSpec) -> Words:
     summed.upload.validate(answer, client.num_classes, len(client.samples))
     arrays = {name: tensor.cpu().numpy() for name, tensor in answer.items()}
     return to_words(arrays)
-
-
-def sum_of(words: Words, variant: Variant, model: Classifier) -> State:
-    """Return the sum of all sites' statistics from the sum of their words.
-
-    Raises InvalidReply where they are no statistics: a site sent other words, and masks hide which one.
-    """
-    summed = summed_variant(variant)
-    assert summed.upload.shapes is not None
-    shapes: Mapping[str, tuple[int, ...]] = summed.upload.shapes(model)
-    try:
-        arrays = from_words(words, shapes)
-    except ValueError as error:
-        raise InvalidReply(str(error)) from error
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    summed.upload.validate(tensors, model.head.out_features, None)
-    return tensors

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
         Loss,
         Report,
         Requirements,
+        TensorSpec,
         Trained,
         Upload,
         Variant,
+        integers,
     )
     from client_app.models import Classifier
     from client_app.optimizer import TrainingSettings
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from server_app.methods import Method
     from strategies.closed_form import ClosedFormHead, Statistics, regularized, solver_of
     from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update
-    from strategies.core.validation import RejectedUpdate, check_by_class, differences
     from strategies.creff import CReFF
     from strategies.fed_lda import lda_head
 
@@ -63,7 +64,6 @@ MODULES = (
     "server_app.methods",
     "strategies.closed_form",
     "strategies.core.server",
-    "strategies.core.validation",
     "strategies.creff",
     "strategies.fed_lda",
 )
@@ -85,7 +85,6 @@ __all__ = [
     "OneOf",
     "PriorCorrection",
     "Proximal",
-    "RejectedUpdate",
     "Report",
     "Requirements",
     "Resampling",
@@ -98,14 +97,14 @@ __all__ = [
     "Settings",
     "State",
     "Statistics",
+    "TensorSpec",
     "Trained",
     "TrainingSettings",
     "Unit",
     "Update",
     "Upload",
     "Variant",
-    "check_by_class",
-    "differences",
+    "integers",
     "lda_head",
     "regularized",
     "solver_of",

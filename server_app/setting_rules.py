@@ -234,10 +234,7 @@ def check_between_sites(
         general.require(not apart, "method", rule)
     for name in parts.variants:
         upload = sections[name].upload
-        as_sum = upload.of_counts is not None or (
-            upload.shapes is not None and not upload.by_client
-        )
-        summed = as_sum or not upload.question
+        summed = not (upload.question and upload.by_client)
         rule = f"needs each site's own answer, and federation.toml says sums = masked: {name}"
         general.require(summed or not agreement.masked, "method", rule)
     for name in parts.serving:

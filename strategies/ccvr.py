@@ -10,7 +10,6 @@ from torch import Tensor
 
 from client_app.state import State
 from strategies.core.server import Deployment, Server, ServerMethod, Update
-from strategies.core.validation import RejectedUpdate, check_by_class
 from strategies.head import head_of, train_head, with_head
 
 
@@ -38,27 +37,6 @@ class CCVR(ServerMethod):
     """Full-batch steps of the head, from the average's."""
     head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
-
-    def accepts(self, server: Server, upload: State) -> None:
-        """Accept classes and counts (n,) int64, means (n, D), covariances (n, D, D), symmetric, or (n, D) float64."""
-        classes, width = server.model.head.weight.shape
-        diagonal = upload.get("covariances", torch.empty(0)).dim() == 2
-        shape_of_one = (width,) if diagonal else (width, width)
-        rows = {
-            "counts": ((), torch.int64),
-            "means": ((width,), torch.float64),
-            "covariances": (shape_of_one, torch.float64),
-        }
-        check_by_class(upload, classes, rows)
-        counts = upload["counts"]
-        if (counts < 1).any():
-            raise RejectedUpdate(f"counts are {counts.tolist()}, not all positive")
-        covariances = upload["covariances"]
-        variances = covariances if diagonal else covariances.diagonal(dim1=-2, dim2=-1)
-        if (variances < 0).any():
-            raise RejectedUpdate("a variance is negative")
-        if not diagonal and not torch.allclose(covariances, covariances.mT):
-            raise RejectedUpdate("covariances are not symmetric")
 
     def deploy(
         self,

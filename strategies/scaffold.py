@@ -10,7 +10,6 @@ from torch import Tensor
 
 from client_app.state import CHUNK, State, empty, fill, weighted_mean
 from strategies.core.server import Server, ServerMethod, Update
-from strategies.core.validation import RejectedUpdate, differences, expected_of
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,6 @@ class Scaffold(ServerMethod):
         for name, control in state.items():
             controls[name] = control.to(server.start[name].dtype)
         return {self.consumes: controls}
-
-    def accepts(self, server: Server, upload: State) -> None:
-        """Accept a tensor for every shared parameter, of its shape and dtype."""
-        parameters = {name: server.start[name] for name in server.parameters}
-        reason = differences(upload, expected_of(parameters))
-        if reason:
-            raise RejectedUpdate(reason)
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from fedskew.methods import Classifier, Contribution, Method, Proximal, ServerMethod, Upload, Variant
+from fedskew.methods import Classifier, Contribution, Method, Proximal, ServerMethod, TensorSpec, Upload, Variant
 
 
 def small(shape, classes):
@@ -36,7 +36,10 @@ class Sizes(Variant):
 
     @property
     def upload(self):
-        return Upload("class-counts", lambda model, classes_held: 8 * model.head.out_features)
+        return Upload("class-counts", self.tensors)
+
+    def tensors(self, model, shared):
+        return {"counts": TensorSpec(torch.float64, (model.head.out_features,))}
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,6 @@ class Mixed(ServerMethod):
     name: ClassVar[str] = "NAME-mixed"
     consumes: ClassVar[str] = "NAME-sizes"
     share: float = 0.5
-
-    def accepts(self, server, upload):
-        assert upload["counts"].shape == (server.model.head.out_features,)
 
     def combine(self, server, state, updates):
         largest = max(updates, key=lambda update: float(update.uploads["NAME-sizes"]["counts"].max()))

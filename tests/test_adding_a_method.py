@@ -92,7 +92,7 @@ server_app.settings.write_toml(pathlib.Path("pyproject.toml"))
 runpy.run_path("scripts/method_tables.py", run_name="__main__")
 settings = {"method": "tempered+fedbn", "model": "mlp-bn", "rounds": 1, "local-epochs": 1,
             "tempered-reweighting.power": 0.25}
-uploaded = VARIANTS["tempered-reweighting"]().upload.bytes(build("mlp-bn", (1, 8, 8), 10, 0), 3)
+uploaded = list(VARIANTS["tempered-reweighting"]().upload.tensors(build("mlp-bn", (1, 8, 8), 10, 0), {}))
 print(fedskew.run(settings).finished, uploaded)
 sys.exit(pytest.main(["-p", "no:cacheprovider", "-p", "no:xdist", "-k", sys.argv[1], *sys.argv[2:]]))
 """
@@ -118,7 +118,7 @@ def test_a_file_and_a_line_are_a_method_with_settings_contract_and_place_in_the_
     environment["PATH"] = os.environ["PATH"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=copy, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("True 80\n") and "skipped" not in done.stdout
+    assert done.stdout.startswith("True ['counts']\n") and "skipped" not in done.stdout
     assert int(done.stdout.split(" passed")[0].split()[-1]) >= 7
     config = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert config["tempered-reweighting"] == {"smoothing": 1.0, "power": 0.5}

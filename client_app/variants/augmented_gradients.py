@@ -7,8 +7,17 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, Contribution, Loss, Requirements, Upload, Variant
+from client_app.client import (
+    Client,
+    Contribution,
+    Loss,
+    Requirements,
+    TensorSpec,
+    Upload,
+    Variant,
+)
 from client_app.models.classifier import Classifier
+from client_app.state import State
 from client_app.variants.feature_gradients import with_bias, with_constant
 from data.siamese import siamese
 
@@ -36,12 +45,12 @@ class AugmentedGradients(Variant):
 
     @property
     def upload(self) -> Upload:
-        return Upload("head-gradients", self.gradient_bytes)
+        return Upload("head-gradients", self.tensors, by_class=True)
 
-    def gradient_bytes(self, model: Classifier, classes_held: int) -> int:
-        """Return the bytes of the class numbers and of the gradients of weight and bias."""
-        weight_and_bias = model.head.weight.numel() + model.head.out_features
-        return classes_held * (8 + 4 * weight_and_bias)
+    def tensors(self, model: Classifier, shared: State) -> dict[str, TensorSpec]:
+        """Return what a class's row of an upload must be: (C, D + 1), the bias's gradient the last column."""
+        classes, width = model.head.weight.shape
+        return {"gradients": TensorSpec(torch.float32, (classes, width + 1))}
 
     @torch.no_grad()
     def before(self, client: Client, loss: Loss) -> Contribution:

@@ -8,11 +8,18 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, InvalidReply, Requirements, Upload, Variant
+from client_app.client import (
+    Client,
+    InvalidReply,
+    Requirements,
+    TensorSpec,
+    Upload,
+    Variant,
+    integers,
+)
 from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import Rule
@@ -38,8 +45,8 @@ class PriorCorrection(Variant):
     def upload(self) -> Upload:
         return Upload(
             "class-counts",
-            counts_bytes,
-            self.check_counts,
+            self.tensors,
+            validate=self.check_counts,
             once=True,
             question=QUESTION,
             of_counts=self.of_counts,
@@ -57,17 +64,13 @@ class PriorCorrection(Variant):
         smoothing = round(self.smoothing * UNIT)  # whole: a is a multiple of 2^-16
         return {"counts": total["counts"] * UNIT + clients * smoothing}
 
+    def tensors(self, model: Classifier, shared: State) -> dict[str, TensorSpec]:
+        """Return what an answer must be."""
+        return {"counts": integers(model.head.out_features, low=0, high=LARGEST)}
+
     def check_counts(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the counts are of. Raises InvalidReply."""
-        not_counts = InvalidReply(f"class counts are not int64 of {classes}")
-        if answer.keys() != {"counts"}:
-            raise not_counts
-        counts_C = answer["counts"]
-        if counts_C.dtype != torch.int64 or counts_C.shape != (classes,):
-            raise not_counts
-        if counts_C.min() < 0 or counts_C.max() > LARGEST:
-            raise InvalidReply(f"class counts are not between 0 and {LARGEST}")
-        total = int(counts_C.sum())
+        total = int(answer["counts"].sum())
         added = classes * self.smoothing
         if samples is not None and total != (samples + added) * UNIT:
             raise InvalidReply(f"class counts are those of {total / UNIT:g}")
@@ -82,8 +85,3 @@ class PriorCorrection(Variant):
         """Return (C,) P(k) = sum_i (n_ik + a) / sum_i (n_i + aK), from the server's sum."""
         counts_C = client.broadcast[self.name]["counts"].double().cpu()
         return counts_C / counts_C.sum()
-
-
-def counts_bytes(model: Classifier, classes_held: int) -> int:
-    """Return the bytes of one int64 per class."""
-    return 8 * model.head.out_features

@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, InvalidReply, Upload, Variant, check_counts
+from client_app.client import Client, InvalidReply, TensorSpec, Upload, Variant, integers
 from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import OneOf
@@ -34,17 +34,21 @@ class ClassStatistics(Variant):
     def upload(self) -> Upload:
         return Upload(
             "class-statistics",
-            self.statistics_bytes,
-            self.check_statistics,
+            self.tensors,
+            by_class=True,
+            validate=self.check_statistics,
             once=True,
         )
 
-    def statistics_bytes(self, model: Classifier, classes_held: int) -> int:
-        """Return the bytes of the classes' numbers, counts, means and covariances."""
+    def tensors(self, model: Classifier, shared: State) -> dict[str, TensorSpec]:
+        """Return what a class's row of an answer must be."""
         width = model.head.in_features
-        covariance = width**2 if self.covariance == "full" else width
-        number_and_count = 16
-        return classes_held * (number_and_count + 8 * width + 8 * covariance)
+        shape = (width,) if self.covariance == "diagonal" else (width, width)
+        return {
+            "counts": integers(low=self.min_class_samples),
+            "means": TensorSpec(torch.float64, (width,)),
+            "covariances": TensorSpec(torch.float64, shape),
+        }
 
     def answer(self, client: Client, question: str) -> State:
         """Return {"classes": (n,) ascending, "counts": (n,) int64, "means": (n, D), "covariances": (n, D, D)}.
@@ -61,10 +65,21 @@ class ClassStatistics(Variant):
 
     def check_statistics(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the statistics are of. Raises InvalidReply."""
-        dimensions = 2 if self.covariance == "diagonal" else 3
-        if answer["covariances"].dim() != dimensions:
-            raise InvalidReply(f"covariances are not {self.covariance}")
-        return check_counts(answer["counts"], self.min_class_samples, samples)
+        covariances = answer["covariances"]
+        full = self.covariance == "full"
+        variances = covariances.diagonal(dim1=-2, dim2=-1) if full else covariances
+        if (variances < 0).any():
+            raise InvalidReply("a variance is negative")
+        if full and not torch.allclose(covariances, covariances.mT):
+            raise InvalidReply("covariances are not symmetric")
+
+        counted = int(answer["counts"].sum())
+        if samples is not None:
+            # Classes of few samples are held back, and then fewer samples are counted.
+            fits = counted <= samples if self.min_class_samples > 1 else counted == samples
+            if not fits:
+                raise InvalidReply(f"counts are of {counted} samples, and the client has {samples}")
+        return counted
 
 
 def class_statistics(

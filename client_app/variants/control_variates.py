@@ -10,12 +10,14 @@ from client_app.client import (
     Client,
     Contribution,
     Requirements,
+    TensorSpec,
     Trained,
     Upload,
     Variant,
     vectorizable,
 )
 from client_app.models.classifier import Classifier
+from client_app.state import State
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,12 @@ class ControlVariates(Variant):
 
     @property
     def upload(self) -> Upload:
-        return Upload("control-variates", parameter_bytes)
+        return Upload("control-variates", self.tensors)
+
+    def tensors(self, model: Classifier, shared: State) -> dict[str, TensorSpec]:
+        """Return what an upload must be: a tensor like every shared parameter."""
+        names = sorted(model.trained.keys() & shared.keys())
+        return {name: TensorSpec(shared[name].dtype, tuple(shared[name].shape)) for name in names}
 
     @vectorizable
     def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
@@ -62,8 +69,3 @@ class ControlVariates(Variant):
             # The memory takes exactly what is uploaded.
             memory[name] = own.get(name, torch.zeros_like(step)) + sent.double()
         return Contribution(upload=upload, memory=memory)
-
-
-def parameter_bytes(model: Classifier, classes_held: int) -> int:
-    """Return the bytes of all parameters; a client sends those of the shared ones."""
-    return sum(weight.numel() * weight.element_size() for weight in model.parameters())

@@ -12,10 +12,12 @@ from client_app.client import (
     Contribution,
     Loss,
     Requirements,
+    TensorSpec,
     Upload,
     Variant,
 )
 from client_app.models.classifier import Classifier
+from client_app.state import State
 
 
 @dataclass(frozen=True)
@@ -36,24 +38,19 @@ class FeatureGradients(Variant):
     classes_per_round: Annotated[int, Ge(0)] = 0
     """Largest number of classes to send, drawn again every round; 0 sends all of the client's classes."""
 
-    def classes_sent(self, classes_held: int) -> int:
-        """Return the number of classes that a client with `classes_held` classes sends."""
-        return min(classes_held, self.classes_per_round or classes_held)
-
     @property
     def upload(self) -> Upload:
-        return Upload("head-gradients", self.gradient_bytes)
+        return Upload("head-gradients", self.tensors, by_class=True)
 
-    def gradient_bytes(self, model: Classifier, classes_held: int) -> int:
-        """Return the bytes of the class numbers and of the gradients of the classes sent."""
-        bytes_per_class = 8 + 4 * model.head.weight.numel()
-        return self.classes_sent(classes_held) * bytes_per_class
+    def tensors(self, model: Classifier, shared: State) -> dict[str, TensorSpec]:
+        """Return what a class's row of an upload must be: (C, D)."""
+        return {"gradients": TensorSpec(torch.float32, tuple(model.head.weight.shape))}
 
     def before(self, client: Client, loss: Loss) -> Contribution:
         """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D)}."""
         head = client.broadcast[self.name]
         held = (client.counts_C >= self.min_class_samples).nonzero().flatten()
-        if self.classes_sent(len(held)) < len(held):
+        if 0 < self.classes_per_round < len(held):
             order = torch.randperm(len(held), generator=client.generator(self.name))
             held = held[order[: self.classes_per_round]].sort().values
         features_ND = client.features()

@@ -4,7 +4,6 @@ Each variant here answers one question before round 1. The features are those of
 uses them keeps its features fixed.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -12,7 +11,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from client_app.client import Client, InvalidReply, Upload, Variant
+from client_app.client import Client, InvalidReply, TensorSpec, Upload, Variant, integers
 from client_app.integer_grid import (
     DOUBLINGS,
     LARGEST_SUM,
@@ -23,11 +22,12 @@ from client_app.integer_grid import (
 )
 from client_app.models.classifier import Classifier
 from client_app.state import State
-from client_app.variants.class_prior import counts_bytes
 from data import SettingError
 
 BALANCE = 1024
 """Weight of a sample of the rarest class in the balanced sum; the others' are rounded to whole numbers below it."""
+MOST_COUNTED = 2**40
+"""Samples of a class at most, so that no sum over the clients overflows."""
 CLIPPED = 1e-3
 """Share of the features' values that may lie outside the grid's range."""
 
@@ -45,19 +45,18 @@ class LabelCounts(Variant):
     def upload(self) -> Upload:
         return Upload(
             "class-counts",
-            counts_bytes,
-            self.check_counts,
+            self.tensors,
+            validate=self.check_counts,
             once=True,
             question=self.name,
-            shapes=self.shapes,
             returned=False,
             of_counts=lambda total, clients: total,
         )
 
     @staticmethod
-    def shapes(model: Classifier) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of an answer."""
-        return {"counts": (model.head.out_features,)}
+    def tensors(model: Classifier, shared: State) -> dict[str, TensorSpec]:
+        """Return what an answer must be."""
+        return {"counts": integers(model.head.out_features, low=0, high=MOST_COUNTED)}
 
     def answer(self, client: Client, question: str) -> State:
         if question == self.name:
@@ -99,31 +98,26 @@ class GridStatistics(Variant):
     def upload(self) -> Upload:
         return Upload(
             "class-statistics",
-            self.statistics_bytes,
-            self.check_statistics,
+            self.tensors,
+            validate=self.check_statistics,
             once=True,
             question=self.name,
-            shapes=self.shapes,
             question_needs=LabelCounts.name if self.weighs else "",
             by_client=self.by_client,
             returned=False,
         )
 
-    def shapes(self, model: Classifier) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of an answer."""
+    def tensors(self, model: Classifier, shared: State) -> dict[str, TensorSpec]:
+        """Return what an answer must be."""
         classes, width = model.head.weight.shape
-        shapes: dict[str, tuple[int, ...]] = {
-            "counts": (classes,),
-            "sums": (classes, width),
-            "outside": (DOUBLINGS + 1,),
+        tensors = {
+            "counts": integers(classes, low=0, high=MOST_COUNTED),
+            "sums": integers(classes, width),
+            "outside": integers(DOUBLINGS + 1, low=0),
         }
         if self.squares:
-            shapes["triangle"] = (width * (width + 1) // 2,)
-        return shapes
-
-    def statistics_bytes(self, model: Classifier, classes_held: int) -> int:
-        """Return the bytes of an answer, whatever classes are held."""
-        return 8 * sum(math.prod(shape) for shape in self.shapes(model).values())
+            tensors["triangle"] = integers(width * (width + 1) // 2)
+        return tensors
 
     def check_size(self, samples: int) -> None:
         """Raise SettingError where the sums of so many samples, all clients together, could overflow an int64."""
@@ -168,7 +162,7 @@ class GridStatistics(Variant):
         if (sums_CD > largest_C1).any() or (sums_CD < -largest_C1).any():
             raise InvalidReply("a sum is larger than its count allows")
         values = counted * sums_CD.shape[1]
-        if (outside < 0).any() or (outside > values).any():
+        if (outside > values).any():
             raise InvalidReply("outside counts more values than there are")
         if self.squares:
             most = min(self.grid.largest_sum(counted, self.largest_weight), LARGEST_SUM)
@@ -245,9 +239,7 @@ def balanced_weights(counts_C: Tensor) -> Tensor:
 
 
 def checked_counts(counts_C: Tensor, samples: int | None) -> int:
-    """Return the sum of class counts. Raises InvalidReply for what are none, or not of so many samples."""
-    if counts_C.min() < 0 or counts_C.max() > 2**40:
-        raise InvalidReply("class counts are negative, or too large")
+    """Return the sum of class counts. Raises InvalidReply for one of other than so many samples."""
     total = int(counts_C.sum())
     if samples is not None and total != samples:
         raise InvalidReply(f"class counts are of {total} samples, and the client has {samples}")

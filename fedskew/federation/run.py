@@ -30,7 +30,7 @@ from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.sites import two_sites_warning
 from site_agent.app_files import app_files
-from site_agent.signature import signed_app_text, signed_text
+from site_agent.run_approval import signed_app_text, signed_text
 
 POLL, LOOK = 0.2, 5.0
 """Seconds between two looks for the result, and for the run's status."""

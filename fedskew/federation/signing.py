@@ -12,7 +12,7 @@ from client_app.local_site import RUN_SIGNATURE
 from data import DataError
 from data.agreement import Agreement
 from site_agent.keys import public_text, read_key
-from site_agent.signature import ALGORITHM
+from site_agent.run_approval import ALGORITHM
 
 DECLARED = f'{RUN_SIGNATURE} = ""'
 """The line under [tool.flwr.app.config] without which flwr passes no signature to an app."""
@@ -23,7 +23,7 @@ def signature(agreement: Agreement, text: bytes, path: Path) -> str:
 
     Args:
         agreement: of the federation.
-        text: what is signed of the run, as site_agent/signature.py writes it.
+        text: what is signed of the run, as site_agent/run_approval.py writes it.
         path: the key's file.
 
     Raises:

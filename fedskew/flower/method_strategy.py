@@ -390,8 +390,7 @@ class MethodStrategy(FedAvg):
             raise RejectedUpdate(f"it sends the ArrayRecords {names} and must send the model alone")
         shared: dict[str, Tensor] = read(lambda record: received(self.model, record), records[0])
         check_like("model", shared, self.server.start)
-        for name, state in {"model": shared, **uploads}.items():
-            check_values(state, f"{name}: ")
+        check_values(shared, "model: ")
         numbers = numbers_of(reply, self.weighted_by_key)
         number, examples = client_number(reply), int(numbers["num-examples"])
         check_samples(number, examples, "num-examples is", self.server)
@@ -416,7 +415,9 @@ class MethodStrategy(FedAvg):
         uploads = {name: to_inside(self.model, read(to_state, records[name])) for name in due}
         of_methods = {name: uploads.get(name, {}) for name in records}
         if self._due_norm:
-            check_like(BATCH_NORM, of_methods.pop(BATCH_NORM), self._due_norm)
+            norm = of_methods.pop(BATCH_NORM)
+            check_like(BATCH_NORM, norm, self._due_norm)
+            check_values(norm, f"{BATCH_NORM}: ")
         check_uploads(of_methods, self.server, self.parts)  # refuses what no method takes as well
         return uploads
 

@@ -7,9 +7,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from client_app.client import InvalidReply
 from client_app.local_site import NOT_A_PARTICIPANT
-from client_app.variants.class_prior import PriorCorrection
+from client_app.variants.class_prior import LARGEST
 from fedskew.flower.records import METRICS, QUESTION
 from fedskew.flower.variants import CLASS_COUNTS
 from strategies.core.exchange_settings import ExchangeSettings
@@ -46,11 +45,13 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
         record = reply.content.metric_records.get(METRICS, MetricRecord())
         answer = {"counts": torch.tensor(record.get(CLASS_COUNTS, []))}
         first = next(iter(answers.values()), answer)
-        try:
-            PriorCorrection().upload.validate(answer, len(first["counts"]), None)
-        except InvalidReply as error:
-            remedy = "its query function must be local_round, with the same classes as all others"
-            raise RuntimeError(f"node {node}: {error}; {remedy}") from None
+        counts, classes = answer["counts"], len(first["counts"])
+        are_counts = len(counts) and counts.dtype == torch.int64
+        if not are_counts or counts.min() < 0 or counts.max() > LARGEST or len(counts) != classes:
+            raise RuntimeError(
+                f"node {node} did not answer with a count from 0 to {LARGEST} for each of {classes} classes: its "
+                "query function must be local_round, with the same classes as all others"
+            )
         answers[node] = answer
     log.info("class counts of %d nodes, exact: no privacy wrapper or mod covers them", len(answers))
     return {CLASS_COUNTS: integer_sum(answers)["counts"].tolist()}

@@ -25,10 +25,10 @@ from fedskew.flower.records import BROADCAST, UPLOAD, client_order, read, to_sta
 from fedskew.flower.variants import GRID, has_grid
 from server_app.methods import METHODS
 from strategies.closed_form import ClosedFormHead
-from strategies.core.questions import integer_sum, invalid_reply, stacked
+from strategies.core.questions import integer_sum, stacked
 from strategies.core.rounds import RoundResult
 from strategies.core.server import Server, ServerMethod
-from strategies.core.validation import RejectedUpdate, check_answer
+from strategies.core.validation import RejectedUpdate, check_samples, check_upload
 from strategies.registry import SERVER_METHODS
 
 log = logging.getLogger("flwr")
@@ -130,7 +130,7 @@ class HeadStrategy(MethodStrategy):
         refused: dict[int, Exception] = {}
         for number, reply in enumerate(sorted(replies, key=client_order)):
             try:
-                answers[number] = self._answer(reply, part, variant, number)
+                answers[number] = self._answer(reply, variant, number)
             except RejectedUpdate as reason:
                 node = reply.metadata.src_node_id
                 refused[node] = reason
@@ -148,7 +148,7 @@ class HeadStrategy(MethodStrategy):
         )
         return answers
 
-    def _answer(self, reply: Message, part: ServerMethod, variant: Variant, number: int) -> State:
+    def _answer(self, reply: Message, variant: Variant, number: int) -> State:
         """Return a node's answer. Raises RejectedUpdate for one that must not be used."""
         if reply.has_error():
             raise RejectedUpdate(reply.error.reason)
@@ -156,11 +156,8 @@ class HeadStrategy(MethodStrategy):
         if record is None:
             raise RejectedUpdate(f"it sends no {variant.name}")
         answer: State = read(to_state, record)
-        if part.final_question:
-            check_answer(answer, self.server, part)
-        reason = invalid_reply(self.server, variant, number, answer)
-        if reason:
-            raise RejectedUpdate(reason)
+        described = check_upload(variant.upload, answer, self.server)
+        check_samples(number, described, "its answer is of", self.server)
         return answer
 
 

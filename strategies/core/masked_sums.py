@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from client_app.client import InvalidReply, Variant
-from client_app.masked_sum import NONCE_BYTES, SumList, Words, unmasked_sum
-from client_app.models import Classifier
+from client_app.client import Upload, Variant
+from client_app.masked_sum import NONCE_BYTES, SumList, Words, from_words, unmasked_sum
 from client_app.run_spec import RunSpec
 from client_app.state import State
 from client_app.summed_questions import (
@@ -24,13 +23,14 @@ from client_app.summed_questions import (
     NONCE_QUESTION,
     WORDS,
     purpose_of,
-    sum_of,
     summed_variant,
 )
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data.agreement import Agreement
 from data.private_files import owner_only
 from strategies.core.exchange import Exchange, TooFewReplies
+from strategies.core.server import Server
+from strategies.core.validation import check_upload
 
 log = logging.getLogger("fedskew")
 FILE_KIND = "sum of all sites"
@@ -48,7 +48,7 @@ class MaskedSums:
     folder: Path
     """Where sums are kept."""
 
-    def total(self, ask: Ask, variant: Variant, run_spec: RunSpec, model: Classifier) -> State:
+    def total(self, ask: Ask, variant: Variant, run_spec: RunSpec, server: Server) -> State:
         """Return the sum of all sites' statistics for a variant, from the kept file or by asking.
 
         Raises TooFewReplies where a site does not answer, or the sum is none of statistics; nothing is kept then.
@@ -74,8 +74,8 @@ class MaskedSums:
         answers = self.answers(ask(task), WORDS, torch.int64, f"masked sum {name}")
         words: list[Words] = [answer.numpy().view(np.uint64) for answer in answers]
         try:
-            total = self.summed(words, variant, model)
-        except InvalidReply as error:
+            total = self.summed(words, summed_variant(variant).upload, server)
+        except ValueError as error:
             raise TooFewReplies(
                 f"masked sum {name}: {error}. A site sent words that are not its statistics, and masks hide which"
             ) from None
@@ -83,18 +83,19 @@ class MaskedSums:
             write_atomically(file, total, {KIND: FILE_KIND, "purpose": purpose})
         return total
 
-    def summed(self, words: Sequence[Words], variant: Variant, model: Classifier) -> State:
-        """Return the sum of masked words. Raises InvalidReply for one of other than statistics."""
+    def summed(self, words: Sequence[Words], upload: Upload, server: Server) -> State:
+        """Return the sum of masked words. Raises ValueError for one of other than statistics."""
         lengths = {len(row) for row in words}
         if len(lengths) > 1:
-            raise InvalidReply(f"the sites sent {min(lengths)} and {max(lengths)} words")
-        total = sum_of(unmasked_sum(words), variant, model)
+            raise ValueError(f"the sites sent {min(lengths)} and {max(lengths)} words")
+        specs = upload.tensors(server.model, server.start)
+        arrays = from_words(unmasked_sum(words), {name: spec.shape for name, spec in specs.items()})
+        total = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        check_upload(upload, total, server)
         agreed = sum(site.samples for site in self.agreement.sites)
         samples = int(total["counts"].sum())
         if samples > agreed and not self.agreement.without_samples:
-            raise InvalidReply(
-                f"it is of {samples} samples, and federation.toml agrees on {agreed}"
-            )
+            raise ValueError(f"it is of {samples} samples, and federation.toml agrees on {agreed}")
         return total
 
     def answers(

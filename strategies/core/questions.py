@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from client_app.client import InvalidReply, Variant
+from client_app.client import Variant
 from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import NOT_FINITE, QUESTION
 from client_app.metrics import Scores
@@ -16,8 +16,8 @@ from client_app.run_spec import RunSpec
 from client_app.state import State, size
 from strategies.core.exchange import EVALUATE, QUERY, Exchange, Grid
 from strategies.core.rounds import RoundResult, Rounds
-from strategies.core.server import AVERAGE, Diverged, Server
-from strategies.core.validation import RejectedUpdate, check_answer, check_samples
+from strategies.core.server import AVERAGE, Diverged
+from strategies.core.validation import RejectedUpdate, check_samples, check_upload
 
 ClientScores = dict[str, dict[str, dict[int, Scores]]]
 """By kind of test set, model and client."""
@@ -116,14 +116,11 @@ def answers_of_all(rounds: Rounds, grid: Grid, variant: Variant) -> State:
     if upload.question_needs:
         broadcast[upload.question_needs] = rounds.states[upload.question_needs]
     exchange = ask_question(rounds, grid, upload.question, variant.name, broadcast=broadcast)
-    for client, answer in exchange.uploads(variant.name).items():
-        reason = invalid_reply(rounds.server, variant, client, answer)
-        if reason:
-            exchange.refuse(client, reason)
+    refuse_invalid(rounds, exchange, variant)
     exchange.check_enough(1.0, f"question {upload.question} for {variant.name}")
     answers = exchange.uploads(variant.name)
     total = integer_sum(answers)
-    if rounds.server.sites and upload.shapes is not None:
+    if rounds.server.sites and "counts" in total:
         variant.check_size(int(total["counts"].sum()))  # in a simulation it is known before
     variant.check_sum(total)
     return stacked(answers) if upload.by_client else total
@@ -144,7 +141,7 @@ def masked_total(rounds: Rounds, grid: Grid, variant: Variant) -> State:
         return rounds.ask(grid, range(rounds.clients), rounds.request(QUERY, task, states))
 
     run_spec = RunSpec.from_json(rounds.run_spec)
-    total = rounds.masked_sums.total(ask, variant, run_spec, rounds.server.model)
+    total = rounds.masked_sums.total(ask, variant, run_spec, rounds.server)
     if upload.of_counts is not None:
         total = upload.of_counts(total, rounds.clients)
     else:
@@ -158,37 +155,20 @@ def in_order_of_asking(variants: Sequence[Variant]) -> list[Variant]:
     return sorted(variants, key=lambda variant: bool(variant.upload.question_needs))
 
 
-def invalid_reply(server: Server, variant: Variant, client: int, answer: State) -> str:
-    """Return what is wrong with a client's answer to a variant's question, or an empty sentence.
+def refuse_invalid(rounds: Rounds, exchange: Exchange, variant: Variant) -> None:
+    """Refuse every client's answer to a variant's question that is not what the variant says of it.
 
-    An answer that describes more samples than the client may have weighs too much in what is made of all answers.
+    So is one that describes more samples than the client may have: it weighs too much in what is made of all answers.
     """
-    classes = server.model.head.out_features
-    samples = server.examples_by_client.get(client)  # None where the server does not know it
-    if variant.upload.shapes is not None:
-        shapes = variant.upload.shapes(server.model)
-        wrong = wrong_shapes(answer, shapes)
-        if wrong:
-            return wrong
-    try:
-        described = variant.upload.validate(answer, classes, samples)
-        check_samples(client, described, "its answer is of", server)
-    except (InvalidReply, RejectedUpdate) as reason:
-        return str(reason)
-    return ""
-
-
-def wrong_shapes(answer: State, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Return what is wrong with the names, types and shapes of an answer of integers, or an empty sentence."""
-    if answer.keys() != shapes.keys():
-        return f"the answer holds {', '.join(sorted(answer))}, not {', '.join(sorted(shapes))}"
-    for name, shape in shapes.items():
-        tensor = answer[name]
-        sent = tuple(tensor.shape)
-        if tensor.dtype != torch.int64 or sent != shape:
-            made = f"{tensor.dtype} of shape {sent}"
-            return f"{name} is {made}, not int64 of shape {shape}"
-    return ""
+    for client, answer in exchange.uploads(variant.name).items():
+        samples = rounds.server.examples_by_client.get(
+            client
+        )  # None where the server does not know it
+        try:
+            described = check_upload(variant.upload, answer, rounds.server, samples)
+            check_samples(client, described, "its answer is of", rounds.server)
+        except RejectedUpdate as reason:
+            exchange.refuse(client, str(reason))
 
 
 def integer_sum(answers: Mapping[int, State]) -> dict[str, Tensor]:
@@ -211,21 +191,12 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
     It belongs to the last round: its numbers are recorded there, and a run that is killed before that round's
     checkpoint repeats both.
     """
-    variants = {variant.name: variant for variant in rounds.variants}
     for part in rounds.deploys:
         question = part.final_question
         if not question:
             continue
         exchange = ask_question(rounds, grid, question, question)
-        for client, answer in exchange.uploads(question).items():
-            try:
-                check_answer(answer, rounds.server, part)
-            except RejectedUpdate as refusal:
-                exchange.refuse(client, str(refusal))
-                continue
-            invalid = invalid_reply(rounds.server, variants[question], client, answer)
-            if invalid:
-                exchange.refuse(client, invalid)
+        refuse_invalid(rounds, exchange, rounds.server.variants[question])
         min_reply_share = rounds.exchange_settings.min_reply_share
         exchange.check_enough(min_reply_share, f"question {question} for {part.name}")
 

@@ -179,12 +179,6 @@ class ServerMethod(Settings):
         """Return what is sent to clients beside the model, by variant."""
         return {}
 
-    def accepts(self, server: Server, upload: State) -> None:
-        """Raise RejectedUpdate unless `upload` has the names, shapes, dtypes and values that the method takes.
-
-        `upload` is what a client sent with an update for `consumes`, or as its answer to `final_question`.
-        """
-
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
     ) -> tuple[State, State]:

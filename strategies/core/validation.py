@@ -1,8 +1,8 @@
 """Validation of clients' replies. Every reply passes it before anything is computed from it.
 
 Clients are not trusted: a reply may contain anything. METRICS and TENSORS are the rules for numbers and tensors,
-`ServerMethod.accepts` checks a method's upload, and exchange.py checks that the reply comes from the node that was
-asked for this client.
+`Upload.tensors` and `Upload.validate` those for a method's upload, and exchange.py checks that the reply comes from
+the node that was asked for this client.
 """
 
 import math
@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from client_app.client import InvalidReply, check_numbers
+from client_app.client import LARGEST_VALUE, InvalidReply, TensorSpec, Upload, check_numbers
 from client_app.handlers import ClientReply
 from client_app.optimizer import expected_coefficient_sum
 from client_app.state import State
@@ -21,9 +21,6 @@ from client_app.training import steps_of
 from data.agreement import MOST_SAMPLES
 from strategies.core.server import Server, ServerMethod, Update
 
-LARGEST_VALUE = 1e10
-"""Largest absolute value in a tensor from a client. Successful training stays far below it, and sums of squares of such
-values do not overflow float32."""
 MAX_COUNT = 2**53
 """Largest count of samples, steps or batches: float64 represents all integers up to it exactly."""
 
@@ -129,9 +126,8 @@ def checked_update(
     reason = differences(shared, expected)
     if reason:
         raise RejectedUpdate(f"model: {reason}")
+    check_values(shared, "model: ")
     check_uploads(uploads, server, parts)
-    for name, state in {"model": shared, **uploads}.items():
-        check_values(state, f"{name}: ")
     examples = checked_metrics(client, answer.metrics, server)
     return Update(
         client=client,
@@ -205,15 +201,18 @@ def check_samples(client: int, samples: int, subject: str, server: Server) -> No
             )
 
 
-def check_values(state: State, where: str = "") -> None:
-    """Raise UpdateOutOfRange for a tensor with a value that is not finite or outside the range for its name.
+def check_values(state: State, where: str = "", ranges: Mapping[str, Range] | None = None) -> None:
+    """Raise UpdateOutOfRange for a tensor with a value that is not finite or outside its range.
 
-    `where` begins the error's sentence, such as "model: ".
+    `where` begins the error's sentence, such as "model: ". `ranges` are those of all tensors; without them a tensor's
+    name decides about its range.
     """
+    if ranges is None:
+        ranges = {name: range_of(name) for name in state}
     usual = {}
     others = {}
     for name, tensor in state.items():
-        is_usual = tensor.is_floating_point() and range_of(name) is TENSORS[""]
+        is_usual = tensor.is_floating_point() and ranges[name] == TENSORS[""]
         if is_usual and tensor.numel():
             usual[name] = tensor
         else:
@@ -223,7 +222,7 @@ def check_values(state: State, where: str = "") -> None:
     norms = torch._foreach_norm(list(usual.values())) if usual else []
     in_range = all(norm.item() <= LARGEST_VALUE for norm in norms)
     for name, tensor in (others if in_range else state).items():
-        reason = range_of(name).violation(tensor)
+        reason = ranges[name].violation(tensor)
         if reason:
             raise UpdateOutOfRange(f"{where}{name} {reason}")
 
@@ -235,54 +234,54 @@ def range_of(name: str) -> Range:
     return TENSORS.get(last, TENSORS[""])
 
 
-def check_by_class(upload: State, classes: int, rows: ExpectedTensors) -> None:
-    """Raise RejectedUpdate unless `upload` has one row per class that the client has.
-
-    Args:
-        upload: must hold "classes", (n,) int64 ascending from 0 to `classes` - 1, and the tensors that `rows` names.
-        classes: number of classes C.
-        rows: by tensor name, shape and dtype of one row; the tensor in `upload` has a leading dimension n.
-    """
-    sent_classes = upload.get("classes", torch.empty(0))
-    number = sent_classes.numel()
-    expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-    expected["classes"] = ((number,), torch.int64)
-    for name, (shape, dtype) in rows.items():
-        expected[name] = ((number, *shape), dtype)
-    reason = differences(upload, expected)
-    if reason:
-        raise RejectedUpdate(reason)
-
-    if number == 0:
-        return
-    in_range = sent_classes.min() >= 0 and sent_classes.max() < classes
-    ascending = (sent_classes.diff() > 0).all()
-    if not (in_range and ascending):
-        raise RejectedUpdate(f"classes are not ascending numbers from 0 to {classes - 1}")
-
-
 def check_uploads(
     uploads: Mapping[str, State], server: Server, parts: Sequence[ServerMethod]
 ) -> None:
     """Raise RejectedUpdate if an upload that a part consumes is missing or invalid, or one is consumed by no part."""
-    consuming = [part for part in parts if part.consumes]
-    for part in consuming:
-        if part.consumes not in uploads:
-            raise RejectedUpdate(f"upload {part.consumes} is missing")
+    due = {part.consumes for part in parts if part.consumes}
+    for name in sorted(due):
+        if name not in uploads:
+            raise RejectedUpdate(f"upload {name} is missing")
         try:
-            part.accepts(server, uploads[part.consumes])
+            check_upload(server.variants[name].upload, uploads[name], server)
         except RejectedUpdate as reason:
-            raise RejectedUpdate(f"upload {part.consumes}: {reason}") from None
-    unknown = uploads.keys() - {part.consumes for part in consuming}
+            raise type(reason)(f"upload {name}: {reason}") from None
+    unknown = uploads.keys() - due
     if unknown:
         takers = " or ".join(part.name for part in parts)
         raise RejectedUpdate(f"upload {ascii(min(unknown))[:80]} is not one that {takers} takes")
 
 
-def check_answer(answer: State, server: Server, part: ServerMethod) -> None:
-    """Raise RejectedUpdate unless `answer` is a valid answer to the part's final question."""
-    part.accepts(server, answer)
-    check_values(answer)
+def check_upload(upload: Upload, state: State, server: Server, samples: int | None = None) -> int:
+    """Return how many samples a client's upload describes, 0 if it does not say, after checking it.
+
+    Args:
+        upload: what the variant says of it.
+        state: the client's tensors.
+        server: has the model and the shared weights, whose shapes the tensors follow.
+        samples: the client's training samples; None if the server does not know them, or of a sum over clients.
+
+    Raises:
+        RejectedUpdate: a tensor has another name, shape or dtype, or the variant's own check finds an error;
+            UpdateOutOfRange for a value outside its range.
+    """
+    specs = dict(upload.tensors(server.model, server.start))
+    classes = server.model.head.out_features
+    if upload.by_class:
+        number = state.get("classes", torch.empty(0)).numel()
+        for name, spec in specs.items():
+            specs[name] = spec._replace(shape=(number, *spec.shape))
+        specs["classes"] = TensorSpec(torch.int64, (number,), 0, classes - 1)
+    reason = differences(state, {name: (spec.shape, spec.dtype) for name, spec in specs.items()})
+    if reason:
+        raise RejectedUpdate(reason)
+    check_values(state, ranges={name: Range(spec.low, spec.high) for name, spec in specs.items()})
+    if upload.by_class and (state["classes"].diff() <= 0).any():
+        raise RejectedUpdate("classes are not ascending")
+    try:
+        return upload.validate(state, classes, samples)
+    except InvalidReply as error:
+        raise RejectedUpdate(str(error)) from None
 
 
 def differences(state: State, expected: ExpectedTensors) -> str:

@@ -123,8 +123,6 @@ def test_some_classes_a_round_are_drawn_anew_and_sent_as_if_all_were() -> None:
         assert torch.equal(some["gradients"], every["gradients"][rows])
         drawn.add(tuple(rows))
     assert drawn == {(0, 1), (0, 2), (1, 2)}
-    sent = [FeatureGradients(classes_per_round=limit).classes_sent(3) for limit in (0, 1, 3, 9)]
-    assert sent == [3, 1, 3, 3]
 
 
 def test_literal_repeats_and_draws() -> None:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +12,13 @@ from in_process import FinishedRun
 
 import fedskew
 from client_app.client import Client
+from client_app.models import build
 from client_app.state import State
 from client_app.variants import VARIANTS
 from data import Samples
 from fedskew.methods import Server, Statistics, TrainingSettings, Update
 from server_app.methods import METHODS
+from strategies.core.validation import RejectedUpdate, check_upload
 from strategies.registry import SERVER_METHODS
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "more-methods"
@@ -45,6 +49,11 @@ def test_a_run_repeats_to_the_bit_and_the_contract_holds(method: str, train: Tra
     first, again = (train(folder, method=method, **RUNS[method]) for folder in ("one", "two"))
     assert first.hash == again.hash
     assert first.records[-1]["failures"] == {}
+
+
+def server_of(classes: int) -> Any:
+    """Return a server whose model has so many classes."""
+    return SimpleNamespace(model=build("linear", (2,), classes, 0), start={})
 
 
 def client_of(counts: list[int]) -> Client:
@@ -98,7 +107,7 @@ def test_feddisco_is_its_equation(measure: str) -> None:
     numbers_K1 = torch.stack([answer["discrepancy"] for answer in answers])
     for answer, distance in zip(answers, distances, strict=True):
         assert int(answer["discrepancy"]) / 2**32 == pytest.approx(distance, abs=1e-9)
-        asked.check_number(answer, CLASSES, 8)
+        check_upload(asked.upload, answer, server_of(CLASSES))
 
     values = [1.0, 10.0, 100.0]
     updates = [
@@ -128,11 +137,10 @@ def test_feddisco_is_its_equation(measure: str) -> None:
 def test_a_discrepancy_that_no_class_shares_have_is_refused() -> None:
     from more_methods.feddisco import UNIT, LabelDiscrepancy
 
-    from fedskew.methods import InvalidReply
-
     for number in (-1, math.ceil(math.log(CLASSES) * UNIT) + 1):
-        with pytest.raises(InvalidReply):
-            LabelDiscrepancy().check_number({"discrepancy": torch.tensor([number])}, CLASSES, 8)
+        with pytest.raises(RejectedUpdate):
+            answer = {"discrepancy": torch.tensor([number])}
+            check_upload(LabelDiscrepancy().upload, answer, server_of(CLASSES))
 
 
 def test_fedcof_s_covariance_is_that_of_the_clients_means() -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from client_app.client import Contribution, Upload, Variant
+from client_app.client import Contribution, TensorSpec, Upload, Variant, integers
 from server_app.methods import Method
 from strategies.core.server import ServerMethod
 
@@ -47,16 +47,16 @@ class Counting(Variant):
 
     @property
     def upload(self):
-        return Upload(bytes=lambda model, classes_held: 8 * model.head.out_features)
+        return Upload(tensors=self.tensors)
+
+    def tensors(self, model, shared):
+        return {"counts": TensorSpec(torch.float64, (model.head.out_features,))}
 
 
 @dataclass(frozen=True)
 class Largest(ServerMethod):
     name: ClassVar[str] = "largest"
     consumes: ClassVar[str] = "counting"
-
-    def accepts(self, server, upload):
-        assert upload["counts"].shape == (server.model.head.out_features,)
 
     def combine(self, server, state, updates):
         return max(updates, key=lambda update: update.uploads["counting"]["counts"].max().item()).shared, {}
@@ -93,10 +93,10 @@ class Stating(Variant):
 
     @property
     def upload(self):
-        return Upload("class-counts", self.most, once=True, question="sizes")
+        return Upload("class-counts", self.tensors, once=True, question="sizes")
 
-    def most(self, model, classes_held):
-        return 8 * model.head.out_features - self.less
+    def tensors(self, model, shared):
+        return {"sizes": integers(model.head.out_features - self.less)}
 
     def answer(self, client, question):
         return {"sizes": client.counts_C.long()} if question == "sizes" else {}
@@ -265,7 +265,10 @@ def test_what_can_be_no_part_is_refused_when_it_is_loaded(name: str, reason: str
     [
         ("Counting", "upload 'counting' is not one that fedavg takes"),
         ("Dividing", "((6, 0, 3, 1), (1, 2, 0, 4)) samples of the classes: ZeroDivisionError"),
-        ("Understating", "understating uploads 32 bytes, and its upload says at most 31"),
+        (
+            "Understating",
+            "understating refuses its own answer: sizes is int64 of 4, not int64 of 3",
+        ),
         ("Rolling", "gives other numbers when it is repeated: draw from client.generator"),
         ("Spoiling", "changes what the client gives it"),
         ("Zeroing", "changes what the server gives it"),

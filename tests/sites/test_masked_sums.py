@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,13 +11,11 @@ import torch
 from asked_site import answer, shared_of
 from flwr.app import Message
 
-from client_app.client import InvalidReply
 from client_app.local_site import PERMISSIONS
 from client_app.masked_sum import to_words
 from client_app.messages import pack, unpack
 from client_app.models import build
 from client_app.runtime import site_runtime
-from client_app.summed_questions import sum_of
 from client_app.tensor_files import read
 from client_app.variants.class_prior import QUESTION
 from client_app.variants.feature_statistics import LabelCounts
@@ -30,7 +29,8 @@ from site_agent.audit import Audit
 from site_agent.config import read_site, read_sites
 from site_agent.data_view import install
 from strategies.core.exchange import QUERY, TooFewReplies
-from tests.site_files import NAMES, site_folders, with_mask_keys
+from strategies.core.masked_sums import MaskedSums
+from tests.site_files import NAMES, agreed, site_folders, with_mask_keys, write
 
 POLICY = {"allow": list(PERMISSIONS)}
 HEADS: dict[str, Any] = {"method": "fed3r+fed-lda", "model": "random-conv", "rounds": 0}
@@ -179,7 +179,7 @@ def test_a_sum_of_more_samples_than_agreed_ends_the_run(
             reply.content[name] = pack({"words": words})
 
     if refused:
-        with pytest.raises((TooFewReplies, InvalidReply)):
+        with pytest.raises(TooFewReplies):
             run_changed(folder, tmp_path / "results", TRAINED, lie)
     else:
         run_changed(folder, tmp_path / "results", TRAINED, lie)
@@ -197,12 +197,15 @@ def test_the_ledger_is_for_its_owner_and_keeps_no_counts_in_the_clear(tmp_path: 
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_sum_that_is_no_statistics_is_an_invalid_reply(tmp_path: Path) -> None:
+def test_a_sum_that_is_no_statistics_is_refused(tmp_path: Path) -> None:
     """The control of the tests above: what is compared is the sum's own check."""
     model = build("linear", (4,), 3, 0)
+    server: Any = SimpleNamespace(model=model, start={})
+    agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
+    sums, upload = MaskedSums(agreement, tmp_path), LabelCounts().upload
     counts = torch.tensor([1, 2, 3])
     words = to_words({"counts": counts.numpy()})
-    assert sum_of(words, LabelCounts(), model)["counts"].tolist() == [1, 2, 3]
+    assert sums.summed([words], upload, server)["counts"].tolist() == [1, 2, 3]
     for wrong in (words[:2], to_words({"counts": -counts.numpy()})):
-        with pytest.raises(InvalidReply):
-            sum_of(wrong, LabelCounts(), model)
+        with pytest.raises(ValueError):
+            sums.summed([wrong], upload, server)

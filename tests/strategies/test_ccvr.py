@@ -9,13 +9,12 @@ import torch.nn.functional as F
 from server_builders import CLASSES, WIDTH, draws, model_of, samples_of, server_of, state_of
 from torch import Tensor
 
-from client_app.client import InvalidReply
 from client_app.state import State, digest
 from client_app.variants.class_statistics import ClassStatistics, class_statistics
 from data import SettingError
 from strategies.ccvr import CCVR, pooled, virtual_features
 from strategies.core.server import Server
-from strategies.core.validation import RejectedUpdate, check_answer
+from strategies.core.validation import RejectedUpdate, check_upload
 from strategies.real_features import RealFeatures
 
 HELD = [(5, 0, 1, 9), (1, 0, 1, 30), (0, 0, 0, 2), (12, 0, 1, 1)]
@@ -86,7 +85,9 @@ def test_pooled_covariances_are_symmetric_and_positive_semidefinite() -> None:
 def test_diagonals_are_those_of_the_full_covariances(server: Server) -> None:
     full, data = answers_of(), client_data(HELD)
     diagonal = {k: class_statistics(*part, diagonal=True) for k, part in enumerate(data)}
-    check_answer(diagonal[0], server, CCVR())
+    check_upload(ClassStatistics(covariance="diagonal").upload, diagonal[0], server)
+    with pytest.raises(RejectedUpdate):
+        check_upload(ClassStatistics().upload, diagonal[0], server)
     _, means_CD, variances_CD = pooled(diagonal.values(), CLASSES, WIDTH)
     _, expected_CD, covariances_CDD = pooled(full.values(), CLASSES, WIDTH)
     assert torch.equal(means_CD, expected_CD)
@@ -157,7 +158,7 @@ def test_nothing_to_train_on_deploys_the_average(server: Server, settings: dict[
 def test_classes_that_nobody_holds_deploy_the_average(server: Server) -> None:
     empty = class_statistics(torch.zeros(0, WIDTH).double(), torch.zeros(0).long())
     assert digest([calibrated(server, {0: empty})]) == digest([state_of(1)])
-    check_answer(empty, server, CCVR())
+    check_upload(ClassStatistics().upload, empty, server)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +176,9 @@ def test_classes_that_nobody_holds_deploy_the_average(server: Server) -> None:
 )
 def test_wrong_answers_are_refused(server: Server, change: State) -> None:
     (answer,) = answers_of([(5, 0, 1, 9)]).values()
-    check_answer(answer, server, CCVR())
+    check_upload(ClassStatistics().upload, answer, server)
     with pytest.raises(RejectedUpdate):
-        check_answer({**answer, **change}, server, CCVR())
+        check_upload(ClassStatistics().upload, {**answer, **change}, server)
 
 
 @pytest.mark.parametrize(
@@ -195,15 +196,20 @@ def test_wrong_answers_are_refused(server: Server, change: State) -> None:
     ],
 )
 def test_counts_of_class_statistics_are_those_of_the_samples(
-    least: int, counts: list[int], samples: int | None, is_right: bool
+    server: Server, least: int, counts: list[int], samples: int | None, is_right: bool
 ) -> None:
-    answer = {"counts": torch.tensor(counts), "covariances": torch.zeros(2, 3, 3)}
-    variant = ClassStatistics(min_class_samples=least)
+    answer = {
+        "classes": torch.tensor([0, 2]),
+        "counts": torch.tensor(counts),
+        "means": torch.zeros(2, WIDTH).double(),
+        "covariances": torch.zeros(2, WIDTH, WIDTH).double(),
+    }
+    upload = ClassStatistics(min_class_samples=least).upload
     if is_right:
-        assert variant.check_statistics(answer, CLASSES, samples) == sum(counts)
+        assert check_upload(upload, answer, server, samples) == sum(counts)
         return
-    with pytest.raises(InvalidReply):
-        variant.check_statistics(answer, CLASSES, samples)
+    with pytest.raises(RejectedUpdate):
+        check_upload(upload, answer, server, samples)
 
 
 # ---- heads -----------------------------------------------------------------------------------------------------------

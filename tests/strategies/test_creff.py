@@ -12,14 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from client_app.client import Variant
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, digest
 from client_app.variants.augmented_gradients import AugmentedGradients
-from client_app.variants.feature_gradients import class_gradients
+from client_app.variants.feature_gradients import FeatureGradients, class_gradients
 from data import Samples, SettingError
 from strategies.core.server import Deployment, Server, Update
-from strategies.core.validation import RejectedUpdate
+from strategies.core.validation import RejectedUpdate, check_upload
 from strategies.creff import CReFF, feature_gradients, mean_gradients, random_head, row_distances
 from strategies.creff_code import CReFFCode
 
@@ -237,13 +238,15 @@ def sent(classes: Sequence[int] = (0, 3), width: int = WIDTH, **changes: Tensor)
     }
 
 
-@pytest.mark.parametrize(("kind", "width"), [(CReFF, WIDTH), (CReFFCode, WIDTH + 1)])
+@pytest.mark.parametrize(
+    ("variant", "width"), [(FeatureGradients, WIDTH), (AugmentedGradients, WIDTH + 1)]
+)
 def test_an_upload_has_ascending_classes_and_the_forms_own_columns(
-    server: Server, kind: type[CReFF], width: int
+    server: Server, variant: type[Variant], width: int
 ) -> None:
     """Neither form can be taken for the other: the bias's column is there or it is not."""
     for classes in ((0, 3), (), range(CLASSES)):
-        kind().accepts(server, sent(classes, width))
+        check_upload(variant().upload, sent(classes, width), server)
     other = 2 * WIDTH + 1 - width
     for bad in (
         {},
@@ -256,7 +259,7 @@ def test_an_upload_has_ascending_classes_and_the_forms_own_columns(
         sent((3, CLASSES), width),
     ):
         with pytest.raises(RejectedUpdate):
-            kind().accepts(server, bad)
+            check_upload(variant().upload, bad, server)
     assert CReFF.consumes != CReFFCode.consumes
 
 

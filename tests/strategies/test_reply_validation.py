@@ -11,21 +11,21 @@ import torch
 from in_process import small
 from server_builders import server_of
 
-from client_app.client import Requirements, Variant
+from client_app.client import LARGEST_VALUE, Requirements, TensorSpec, Upload, Variant, integers
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum, expected_coefficient_sum
 from client_app.training import steps_of
+from client_app.variants.control_variates import ControlVariates
 from data.agreement import MOST_SAMPLES, Member
 from strategies.core.questions import share
 from strategies.core.rounds import Rounds
 from strategies.core.server import Server
 from strategies.core.validation import (
-    LARGEST_VALUE,
     METRICS,
     Range,
     RejectedUpdate,
     UpdateOutOfRange,
-    check_by_class,
+    check_upload,
     check_uploads,
     check_values,
     checked_metrics,
@@ -98,21 +98,40 @@ def test_rows_by_class_are_of_ascending_classes() -> None:
     def rows_of(*classes: int, width: int = 2) -> dict[str, torch.Tensor]:
         return {"classes": torch.tensor(classes).long(), "means": torch.zeros(len(classes), width)}
 
-    rows = {"means": ((2,), torch.float32)}
-    for classes in ((), (0,), (4,), (0, 1, 4)):
-        check_by_class(rows_of(*classes), 5, rows)
+    rows = {"means": TensorSpec(torch.float32, (2,))}
+    upload, server = Upload(tensors=lambda model, shared: rows, by_class=True), server_of()
+    for classes in ((), (0,), (3,), (0, 1, 3)):
+        check_upload(upload, rows_of(*classes), server)
     for wrong in (
-        *(rows_of(*classes) for classes in ((-1, 2), (5,), (0, 5), (1, 1), (2, 1))),
+        *(rows_of(*classes) for classes in ((-1, 2), (4,), (0, 4), (1, 1), (2, 1))),
         rows_of(1, width=3),
         {"means": torch.zeros(0, 2)},
         {**rows_of(1), "classes": torch.ones(1).int()},
     ):
         with pytest.raises(RejectedUpdate):
-            check_by_class(wrong, 5, rows)
+            check_upload(upload, wrong, server)
+
+
+def test_an_upload_has_the_stated_tensors_within_their_ranges() -> None:
+    due = {"counts": integers(3, low=0, high=9), "sums": integers(3, 2)}
+    upload, server = Upload(tensors=lambda model, shared: due), server_of()
+    answer = {"counts": torch.tensor([0, 9, 1]), "sums": torch.full((3, 2), 2**63 - 1)}
+    check_upload(upload, answer, server)
+    for wrong in (
+        {"counts": answer["counts"]},
+        {**answer, "more": answer["counts"]},
+        {**answer, "counts": torch.zeros(3)},
+        {**answer, "counts": torch.tensor([0, 10, 1])},
+        {**answer, "counts": torch.tensor([0, -1, 1])},
+        {**answer, "sums": torch.zeros(6).long()},
+    ):
+        with pytest.raises(RejectedUpdate):
+            check_upload(upload, wrong, server)
 
 
 def test_an_upload_is_there_and_is_one_that_a_part_takes() -> None:
-    server, parts = server_of(), [FedAvg(), Scaffold()]
+    server = server_of(variants={"control-variates": ControlVariates()})
+    parts = [FedAvg(), Scaffold()]
     upload = {name: server.start[name] for name in server.parameters}
     check_uploads({Scaffold.consumes: upload}, server, parts)
     for wrong in ({}, {Scaffold.consumes: {}}, {Scaffold.consumes: upload, "z" * 200: upload}):

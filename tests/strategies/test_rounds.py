@@ -20,7 +20,6 @@ from client_app.variants.logit_shift import LogitShift
 from fedskew.engines.local import LocalGrid
 from strategies.core.exchange import TRAIN, DirectGrid, Request
 from strategies.core.exchange_settings import ExchangeSettings
-from strategies.core.questions import wrong_shapes
 from strategies.core.rounds import Rounds
 from strategies.core.server import Diverged
 from strategies.fedavg import FedAvg
@@ -195,12 +194,3 @@ def test_a_share_of_the_clients_is_drawn_anew_in_every_round(
     assert [len(set(clients)) for clients in drawn] == [number] * 3
     assert drawn[0] == sorted(drawn[0]) == drawn[2]
     assert (drawn[0] == drawn[1]) == (number == 100)
-
-
-def test_an_answer_of_integers_has_the_names_and_shapes_that_are_due() -> None:
-    due = {"counts": (3,), "sums": (3, 2)}
-    answer = {"counts": torch.zeros(3).long(), "sums": torch.zeros(3, 2).long()}
-    assert wrong_shapes(answer, due) == ""
-    assert wrong_shapes({"counts": answer["counts"]}, due)
-    assert wrong_shapes({**answer, "counts": torch.zeros(3)}, due)
-    assert wrong_shapes({**answer, "sums": torch.zeros(6).long()}, due)

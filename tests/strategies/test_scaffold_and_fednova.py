@@ -16,7 +16,7 @@ from client_app.training import train_round
 from client_app.variants.control_variates import ControlVariates
 from data import Samples
 from strategies.core.server import Update
-from strategies.core.validation import RejectedUpdate
+from strategies.core.validation import RejectedUpdate, check_upload
 from strategies.fedavg import FedAvg
 from strategies.feddyn import FedDyn
 from strategies.fedexp import FedExP
@@ -111,10 +111,10 @@ def test_scaffold_is_its_equation() -> None:
 )
 def test_scaffold_refuses_uploads_of_another_shape(wrong: dict[str, Tensor | None]) -> None:
     upload = {name: state_of(0)[name] for name in PARAMETERS}
-    Scaffold().accepts(server_of(), upload)
+    check_upload(ControlVariates().upload, upload, server_of())
     spoiled = {name: tensor for name, tensor in {**upload, **wrong}.items() if tensor is not None}
     with pytest.raises(RejectedUpdate):
-        Scaffold().accepts(server_of(), spoiled)
+        check_upload(ControlVariates().upload, spoiled, server_of())
 
 
 LIKELIHOODS = (((9, 3), (3, 9)), ((2, 6), (14, 2)))

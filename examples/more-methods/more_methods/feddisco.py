@@ -12,15 +12,16 @@ from torch import Tensor
 from fedskew.methods import (
     Classifier,
     Client,
-    InvalidReply,
     Method,
     OneOf,
     Server,
     ServerMethod,
     State,
+    TensorSpec,
     Update,
     Upload,
     Variant,
+    integers,
     weighted_mean,
 )
 
@@ -45,11 +46,9 @@ class LabelDiscrepancy(Variant):
     def upload(self) -> Upload:
         return Upload(
             "class-counts",
-            one_number,
-            self.check_number,
+            self.tensors,
             once=True,
             question=self.name,
-            shapes=shapes,
             by_client=True,
             returned=False,
         )
@@ -70,25 +69,11 @@ class LabelDiscrepancy(Variant):
         terms_C = torch.special.xlogy(shares_C, shares_C * classes)
         return float(terms_C.sum())
 
-    def check_number(self, answer: State, classes: int, samples: int | None) -> int:
-        """Return 0: the answer covers no samples. Raises InvalidReply for a number that no class shares have."""
+    def tensors(self, model: Classifier, shared: State) -> dict[str, TensorSpec]:
+        """Return what an answer must be: a number that class shares can have."""
+        classes = model.head.out_features
         most = math.log(classes) if self.measure == "kl" else math.sqrt(1 - 1 / classes)
-        number = int(answer["discrepancy"])
-        if not 0 <= number <= math.ceil(most * UNIT):
-            raise InvalidReply(
-                f"discrepancy is {number / UNIT:g}, and at most {most:g} is possible"
-            )
-        return 0
-
-
-def one_number(model: Classifier, classes_held: int) -> int:
-    """Return the bytes of one int64."""
-    return 8
-
-
-def shapes(model: Classifier) -> dict[str, tuple[int, ...]]:
-    """Return the shape of an answer."""
-    return {"discrepancy": (1,)}
+        return {"discrepancy": integers(1, low=0, high=math.ceil(most * UNIT))}
 
 
 @dataclass(frozen=True)

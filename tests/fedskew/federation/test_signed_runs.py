@@ -18,7 +18,7 @@ from fedskew.federation.signing import signature, takes_signature
 from server_app.settings import NOT_SETTINGS, parse
 from site_agent.app_files import app_files
 from site_agent.keys import make_key, public_text, read_key
-from site_agent.signature import check_app_signed, check_signed
+from site_agent.run_approval import check_app_signed, check_signed
 from tests.site_files import AGREED, public_key
 
 PYPROJECT = """\
