@@ -220,7 +220,7 @@ def take_one(state: State) -> State:
             flower.Fed3R,
             "feature-statistics",
             lambda s: {**s, "more": torch.ones(10**6)},
-            "the answer holds",
+            "is not expected",
         ),
         (flower.FedLDA, "label-counts", take_one, "class counts differ between label-counts and"),
     ],
