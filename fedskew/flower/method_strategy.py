@@ -32,7 +32,6 @@ from fedskew.flower.records import (
     UPLOAD,
     UPLOADS,
     check_steps,
-    client_number,
     client_order,
     numbers_of,
     read,
@@ -392,7 +391,8 @@ class MethodStrategy(FedAvg):
         check_like("model", shared, self.server.start)
         check_values(shared, "model: ")
         numbers = numbers_of(reply, self.weighted_by_key)
-        number, examples = client_number(reply), int(numbers["num-examples"])
+        number, _ = client_order(reply)
+        examples = int(numbers["num-examples"])
         check_samples(number, examples, "num-examples is", self.server)
         if any(part.name == "fednova" for part in self.parts):
             check_steps(numbers)

@@ -14,6 +14,7 @@ from fedskew.flower.variants import CLASS_COUNTS
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.node_assignment import wait_for_nodes
 from strategies.core.questions import integer_sum
+from strategies.core.validation import Range
 
 log = logging.getLogger("flwr")
 """flwr's own logger, as its strategies use it: an app's user sees these lines among flwr's."""
@@ -43,16 +44,15 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
                 "above the client's train function and call local_round with variants=[...] in it"
             )
         record = reply.content.metric_records.get(METRICS, MetricRecord())
-        answer = {"counts": torch.tensor(record.get(CLASS_COUNTS, []))}
-        first = next(iter(answers.values()), answer)
-        counts, classes = answer["counts"], len(first["counts"])
-        are_counts = len(counts) and counts.dtype == torch.int64
-        if not are_counts or counts.min() < 0 or counts.max() > LARGEST or len(counts) != classes:
-            raise RuntimeError(
-                f"node {node} did not answer with a count from 0 to {LARGEST} for each of {classes} classes: its "
-                "query function must be local_round, with the same classes as all others"
-            )
-        answers[node] = answer
+        counts = torch.tensor(record.get(CLASS_COUNTS, []), dtype=torch.int64)
+        first = next(iter(answers.values()), {"counts": counts})
+        classes = len(first["counts"])
+        reason = Range(0, LARGEST).violation(counts)
+        if not len(counts) or len(counts) != classes:
+            reason = f"is of {len(counts)} classes, and of {classes} at another node"
+        if reason:
+            raise RuntimeError(f"node {node}: its answer {reason}; its query must be local_round's")
+        answers[node] = {"counts": counts}
     log.info("class counts of %d nodes, exact: no privacy wrapper or mod covers them", len(answers))
     return {CLASS_COUNTS: integer_sum(answers)["counts"].tolist()}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from torch import nn
 
 from client_app.client import check_numbers
@@ -130,18 +130,12 @@ def state_like(record: ArrayRecord, own: State) -> dict[str, torch.Tensor]:
     return result
 
 
-def client_number(reply: Message) -> int:
-    """Return the client's number, or its node's where the reply has none."""
-    report = reply.content.config_records.get(REPORT, ConfigRecord())
-    stated = report.get("client")
-    return stated if isinstance(stated, int) else reply.metadata.src_node_id
-
-
 def client_order(reply: Message) -> tuple[int, int]:
-    """Return the key by which replies are sorted: the client, and the node where two have one number."""
+    """Return the key by which replies are sorted: the client's number, or its node's where it states none; the node."""
     node = reply.metadata.src_node_id
-    client = node if reply.has_error() else client_number(reply)
-    return client, node
+    report = {} if reply.has_error() else reply.content.config_records.get(REPORT, {})
+    stated = report.get("client")
+    return stated if isinstance(stated, int) else node, node
 
 
 def read(function: Callable[[ArrayRecord], Any], record: ArrayRecord) -> Any:

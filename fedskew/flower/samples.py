@@ -102,16 +102,15 @@ def check_inputs(inputs: Tensor | Mapping[str, Tensor], samples: int) -> None:
     """Raise ValueError unless there is one input for each label, and all of them are finite."""
     by_name = inputs if isinstance(inputs, Mapping) else {"": inputs}
     for name, values in by_name.items():
-        words = f"inputs {name!r}" if name else "inputs"
+        words = f"inputs {name}".strip()
         count = len(values) if values.dim() else 0
         if count != samples:
             raise ValueError(f"there are {count} {words} and {samples} labels: one label per input")
-        is_finite = torch.isfinite(values)
-        if not is_finite.all():
-            first = int(is_finite.logical_not().nonzero()[0][0])
+        broken = torch.isfinite(values).logical_not().nonzero()
+        if len(broken):
             raise ValueError(
-                f"the {words} of sample {first} are not finite (NaN or infinite), of {count} samples: fill in what "
-                "is missing, or leave such samples out"
+                f"the {words} of sample {int(broken[0][0])} are not finite (NaN or infinite), of {count} samples: "
+                "fill in what is missing, or leave such samples out"
             )
 
 
