@@ -25,8 +25,7 @@ from fedskew.federation.flower_internals import fused_config, run_config_of
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.service import SERVER_APP
 from fedskew.federation.signing import signature
-from server_app.lock import locked
-from server_app.run_folder import RunFolder
+from server_app.run_folder import RunFolder, locked
 from server_app.run_settings import RunSettings
 from server_app.sites import two_sites_warning
 from site_agent.app_files import app_files

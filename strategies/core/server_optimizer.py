@@ -65,11 +65,11 @@ class AdaptiveOptimizer:
     learning_rate: float
     momentum: float
     """beta1."""
-    second_momentum: float
-    """beta2; adagrad has none."""
     adaptivity: float
     """tau: the smaller, the more the step's length is the same in every coordinate."""
     rule: str = "adam"
+    second_momentum: float = 0.99
+    """beta2, the paper's; adagrad has none."""
 
     def step(self, server: Server, state: State, combined: State) -> tuple[State, State]:
         """Return the new shared weights and the optimizer's state, `m/NAME` and `v/NAME`."""

@@ -56,7 +56,7 @@ def by_hand(rule: str, weight: float, deltas: list[float]) -> float:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_three_rounds_of_the_adaptive_rules_by_hand(rule: str) -> None:
-    optimizer = AdaptiveOptimizer(RATE, BETA1, BETA2, TAU, rule)
+    optimizer = AdaptiveOptimizer(RATE, BETA1, TAU, rule, BETA2)
     shared, state, deltas = state_of(50), {}, []
     for round in range(3):
         # large, then small: yogi's sign turns
