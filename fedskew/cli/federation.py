@@ -97,9 +97,8 @@ def new(
     input_shape = input_shape or (str(len(column_names)) if column_names else "")
     # Without both, a table's columns are standardized by their sums over all sites: federation.toml has neither.
     is_image = "x" in input_shape.lower()
-    if mean or std or is_image:
-        mean = mean or ("0.5" if is_image else "0")
-        std = std or ("0.5" if is_image else "1")
+    if is_image:
+        mean, std = mean or "0.5", std or "0.5"
     for option, value in (("--classes", classes), ("--input-shape", input_shape)):
         if app is None and not value:
             raise typer.BadParameter("FedSkew's app needs it", param_hint=option)

@@ -5,7 +5,6 @@ are let in, and runs state its hash. Former texts are kept below superseded/.
 """
 
 import difflib
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,10 +33,8 @@ class Proposal:
     """Federation.toml as it was edited, with the app that is installed here."""
 
     text: bytes
-    former: bytes
-    """The text in force; empty where there is none yet."""
     difference: str
-    """A unified diff of the two; empty where nothing changes."""
+    """A unified diff from the text in force; empty where nothing changes."""
     warning: str
     """What the masked sums of both texts tell together, empty where they tell nothing more."""
 
@@ -65,28 +62,27 @@ def proposed(folder: FederationFolder) -> Proposal:
     file = folder.agreement_file
     edited = read_agreement(file)
     text = with_app(file.read_text(encoding="utf-8"), app_hash(app_files(folder.app)))
-    former, warning = b"", ""
+    former = warning = ""
     if folder.agreed_file.exists():
-        former = folder.agreed_file.read_bytes()
+        former = folder.agreed_file.read_text(encoding="utf-8")
         before = folder.agreement
         if edited.name != before.name:
             rule = f"must be that of the federation, {before.name}"
             raise DataError(rule, where=str(file), key="name", value=edited.name)
         check_new_keys(folder, before, edited)
         warning = subtraction_warning(before, edited)
-    before_lines = former.decode().splitlines(keepends=True)
-    lines = difflib.unified_diff(before_lines, text.splitlines(keepends=True), "agreed", "new")
-    return Proposal(text.encode(), former, "".join(lines), warning)
+    texts = former.splitlines(keepends=True), text.splitlines(keepends=True)
+    lines = difflib.unified_diff(texts[0], texts[1], "agreed", "new")
+    return Proposal(text.encode(), "".join(lines), warning)
 
 
 def put_into_force(folder: FederationFolder, proposal: Proposal) -> None:
     """Write federation.toml and its copy in force, after the former text was kept."""
-    if proposal.former:
+    if folder.agreed_file.exists():
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
-        code = hashlib.sha256(proposal.former).hexdigest()[:16]
-        file = folder.path / SUPERSEDED / f"{stamp}-{code}.toml"
+        file = folder.path / SUPERSEDED / f"{stamp}-{folder.agreement.sha256[:16]}.toml"
         file.parent.mkdir(exist_ok=True)
-        file.write_bytes(proposal.former)
+        file.write_bytes(folder.agreed_file.read_bytes())
     write(folder.agreement_file, proposal.text)
     write(folder.agreed_file, proposal.text)
     folder.__dict__.pop("agreement", None)  # where cached_property keeps it

@@ -150,12 +150,9 @@ class FederationFolder:
         check_server(self.server[0], self.authority[0], [self.coordinator.host])
         here = app_hash(app_files(self.app))
         if self.agreement.app != here:
-            raise DataError(
-                f"the app installed here is {here[:16]}...; all parties have to agree to one",
-                where=str(self.agreement_file),
-                key="app",
-                value=f"{self.agreement.app[:16]}...",
-            )
+            rule = f"is not the app installed here, {here[:16]}...: all parties agree to one"
+            where = str(self.agreement_file)
+            raise DataError(rule, where=where, key="app", value=self.agreement.app)
 
     def require_own_app(self, own: bool) -> None:
         """Raise DataError for a command that is about FedSkew's app, or about another, where it is not."""

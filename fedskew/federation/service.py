@@ -157,19 +157,20 @@ def down(folder: FederationFolder) -> bool:
 
 
 def superlink_command(folder: FederationFolder) -> list[str]:
-    """Return the command line of flwr's SuperLink."""
+    """Return the command line of flwr's SuperLink; the folder's path is absolute."""
     certificate, key = folder.server
-    return [
-        "flower-superlink",
-        *("--ssl-ca-certfile", str(folder.authority[0].resolve())),
-        *("--ssl-certfile", str(certificate.resolve())),
-        *("--ssl-keyfile", str(key.resolve())),
-        "--enable-supernode-auth",
-        *("--host", "127.0.0.1"),
-        *("--port", str(folder.coordinator.superlink_port)),
-        *("--database", str(folder.database.resolve())),
-        "--disable-runtime-dependency-installation",
-    ]
+    options = {
+        "--ssl-ca-certfile": folder.authority[0],
+        "--ssl-certfile": certificate,
+        "--ssl-keyfile": key,
+        "--host": "127.0.0.1",
+        "--port": folder.coordinator.superlink_port,
+        "--database": folder.database,
+    }
+    words = ["flower-superlink", "--enable-supernode-auth"]
+    for option, value in options.items():
+        words += [option, str(value)]
+    return [*words, "--disable-runtime-dependency-installation"]
 
 
 def keep_log_small(file: Path) -> None:

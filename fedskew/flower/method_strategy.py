@@ -412,7 +412,9 @@ class MethodStrategy(FedAvg):
                 word = "fedbn" if name == BATCH_NORM else name
                 remedy = f"use local_round(..., variants=[{word!r}]) on the clients"
                 raise RejectedUpdate(f"upload {name} is missing: {remedy}")
-        uploads = {name: to_inside(self.model, read(to_state, records[name])) for name in due}
+        uploads: dict[str, State] = {}
+        for name in due:
+            uploads[name] = to_inside(self.model, read(to_state, records[name]))
         of_methods = {name: uploads.get(name, {}) for name in records}
         if self._due_norm:
             norm = of_methods.pop(BATCH_NORM)

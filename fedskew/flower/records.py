@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from torch import nn
 
 from client_app.client import check_numbers
@@ -133,8 +133,9 @@ def state_like(record: ArrayRecord, own: State) -> dict[str, torch.Tensor]:
 def client_order(reply: Message) -> tuple[int, int]:
     """Return the key by which replies are sorted: the client's number, or its node's where it states none; the node."""
     node = reply.metadata.src_node_id
-    report = {} if reply.has_error() else reply.content.config_records.get(REPORT, {})
-    stated = report.get("client")
+    stated: object = None
+    if not reply.has_error() and REPORT in reply.content.config_records:
+        stated = reply.content.config_records[REPORT].get("client")
     return stated if isinstance(stated, int) else node, node
 
 
@@ -151,9 +152,10 @@ def numbers_of(reply: Message, weighted_by: str) -> dict[str, float]:
 
     The numbers of variants, VARIANT/NAME, are checked as well. Raises RejectedUpdate for impossible ones.
     """
-    metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
+    record = next(iter(reply.content.metric_records.values()), MetricRecord())
+    metrics: dict[str, Any] = dict(record)
     report = reply.content.config_records.get(REPORT)
-    stated = {**(report or {}), "num-examples": metrics.get(weighted_by, 0)}
+    stated: dict[str, Any] = {**(report or {}), "num-examples": metrics.get(weighted_by, 0)}
     try:
         numbers = {name: float(stated[name]) for name in NUMBERS.keys() & stated.keys()}
         if report is not None:  # the metrics of an app that trains in a loop of its own are its own
