@@ -28,7 +28,6 @@ from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from strategies.core.server import Diverged
-from strategies.core.update_statistics import standing_out
 
 HOSTILE = 3
 """The client's number."""
@@ -124,11 +123,21 @@ def attacked_run(
     return 100 * accuracy, records
 
 
+def standing_out(record: RoundRecord) -> str:
+    """Return why the client stands out in a round's record: its norm or its direction; "" where it does not."""
+    for update in record.updates:
+        if update.client == HOSTILE and update.norm > 5 * record.median_norm:
+            return "far"
+        if update.client == HOSTILE and update.cosine < 0:
+            return "against the others"
+    return ""
+
+
 def named(records: Sequence[RoundRecord]) -> str:
     """Return in how many rounds the client is named, and why."""
     reasons = Counter[str]()
     for record in records:
-        reason = standing_out(record.updates, record.median_norm).get(HOSTILE)
+        reason = standing_out(record)
         if reason or HOSTILE in record.failures:
             reasons[reason or "left out"] += 1
     return (

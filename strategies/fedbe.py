@@ -11,8 +11,8 @@ from torch import Tensor
 from client_app.optimizer import SGD
 from client_app.state import State, copy, weighted_mean
 from strategies.core.server import Server, ServerMethod, Update
-from strategies.distillation import distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
+from strategies.feddf import distill, logits_of, on_cpu
 
 
 @dataclass(frozen=True)

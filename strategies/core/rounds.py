@@ -33,7 +33,7 @@ from strategies.core.masked_sums import MaskedSums
 from strategies.core.node_assignment import NodeAssigner
 from strategies.core.reading import DIGESTS
 from strategies.core.server import AVERAGE, Diverged, Numbers, Server, ServerMethod, Update
-from strategies.core.server_optimizer import AdaptiveOptimizer, ServerOptimizer
+from strategies.core.server_optimizer import ServerOptimizer
 from strategies.core.update_statistics import (
     MethodNumbers,
     UpdateStatistics,
@@ -130,7 +130,7 @@ class Rounds:
         combine: ServerMethod,
         monitors: Sequence[ServerMethod] = (),
         deploys: Sequence[ServerMethod] = (),
-        optimizer: ServerOptimizer | AdaptiveOptimizer | None = None,
+        optimizer: ServerOptimizer | None = None,
         exchange: ExchangeSettings | None = None,
         examples: Mapping[int, int] | None = None,
         holdout: Samples | None = None,

@@ -15,7 +15,7 @@ from data import SettingError
 from strategies.ccvr import CCVR, pooled, virtual_features
 from strategies.core.server import Server
 from strategies.core.validation import RejectedUpdate, check_upload
-from strategies.real_features import RealFeatures
+from strategies.real_data import RealFeatures
 
 HELD = [(5, 0, 1, 9), (1, 0, 1, 30), (0, 0, 0, 2), (12, 0, 1, 1)]
 """Samples of each class at each client: class 1 nowhere, class 2 always alone."""
