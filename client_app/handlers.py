@@ -337,7 +337,7 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
     start = str(request.task.get("start", ""))
 
     def handle(runtime: ClientRuntime, number: int, expected: ExpectedState) -> ClientReply:
-        runtime.check_number(number)
+        runtime.index_of(number)  # raises for a client that does not exist
         if runtime.policy is not None:
             runtime.policy.check_scores()
         memory = expected.load_memory(runtime.memory_folder(number))

@@ -1,6 +1,6 @@
-"""What a process needs from a hospital's own site: two protocols, and the words that both sides of a message share.
+"""What a process needs from a hospital's own site, LocalSite, and the words that both sides of a message share.
 
-`site_agent` implements the protocols from site.toml. A process at a hospital installs its one site, and a rehearsal
+`site_agent` implements it from site.toml. A process at a hospital installs its one site, and a rehearsal
 installs all of them. A simulation installs none, and then no policy applies. This file imports no torch, as
 `fedskew-site` needs it before any training.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from client_app.models import ModelSettings
     from client_app.run_spec import RunSpec
     from client_app.state import State
-    from data import Dataset, Samples
+    from data import Federation
 
 PERMISSIONS = (
     "model", "scores", "class-counts", "column-sums", "class-statistics", "head-gradients",
@@ -110,37 +110,6 @@ class SitePolicy(Protocol):
         """Count a request to train on these states. `folder` is the run's, where the count is kept."""
 
 
-class LocalData(Protocol):
-    """A site's own data: a federation of which it sees one client, itself."""
-
-    clients: int
-    """Sites of the agreement."""
-
-    @property
-    def dataset(self) -> "Dataset":
-        """The site's data set."""
-
-    @property
-    def counts_C(self) -> "Tensor":
-        """(C,) int64: training samples of each class."""
-
-    @property
-    def tested(self) -> int:
-        """Test samples; subjects, where samples are parts of one."""
-
-    def standardize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        """Normalize a table's columns by these numbers of all sites, one of each per column."""
-
-    def train(self, client: int, device: str) -> "Samples":
-        """Return the training samples. Raises LookupError for another client than this site."""
-
-    def test(self, client: int, device: str) -> "Samples":
-        """Return the test samples. Raises LookupError for another client than this site."""
-
-    def validation(self, client: int, device: str) -> "Samples | None":
-        """Return the validation samples that the run may measure, if any."""
-
-
 class SiteSums(Protocol):
     """A site's part in masked sums. Both raise NotAgreed for what the site does not answer."""
 
@@ -176,14 +145,11 @@ class LocalSite(Protocol):
     def run_folder(self, run: str) -> Path:
         """Return the folder of a run's memory. Raises NotAgreed for a text that is not a run's id."""
 
-    def check_signed(self, settings: str, signature: str) -> None:
-        """Raise RunNotSigned for a run that the coordinator has to sign and has not; `signature` is "" without one."""
+    def check_accepted(self, settings: str, signature: str | None) -> None:
+        """Raise RunNotAllowed for settings of a run that lack the coordinator's signature, or an approval at the site.
 
-    def check_approved(self, settings: str) -> None:
-        """Raise RunNotAllowed for settings of a run that need an approval and have none."""
-
-    def check_run(self, run_spec: "RunSpec") -> None:
-        """Raise RunNotAllowed for a run that the policy excludes, whatever the data."""
+        `signature` is "" without one, and None for a question that needs none.
+        """
 
     def load_module(self, model: str, variants: "Sequence[str]") -> str:
         """Load the site's own file of the agreed module, and return the module's name.
@@ -192,8 +158,11 @@ class LocalSite(Protocol):
         RunNotAllowed for what the policy excludes, DataError for a file whose sha256 is not the agreed one.
         """
 
-    def open_data(self, run_spec: "RunSpec") -> "LocalData":
-        """Return the site's data. Raises NotAgreed or DataError for data that do not fit the agreement or the run."""
+    def open_data(self, run_spec: "RunSpec") -> "Federation":
+        """Return the site's data, as a federation of one client.
+
+        Raises RunNotAllowed for a run that the policy excludes, NotAgreed or DataError for data that do not fit.
+        """
 
     def model_settings(self, run_spec: "RunSpec") -> "ModelSettings":
         """Return a run's settings of the model, with the site's own file of weights. Raises DataError without it."""
@@ -201,7 +170,7 @@ class LocalSite(Protocol):
     def keep_data_hash(self, run: Path, content: str) -> None:
         """Keep the data's hash in the folder of a run: the data must not change from now on."""
 
-    def policy(self, run_spec: "RunSpec", data: "LocalData") -> SitePolicy:
+    def policy(self, run_spec: "RunSpec", federation: "Federation") -> SitePolicy:
         """Return the rules for a run on these data."""
 
 

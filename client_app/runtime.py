@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from client_app.column_sums import asked_variants, asks_for_column_sums, is_stan
 from client_app.features import changes_images, with_features
 from client_app.local_site import (
     DataChanged,
-    LocalData,
     LocalSite,
     NotAgreed,
     SitePolicy,
@@ -25,6 +25,7 @@ from client_app.training import private_names
 from client_app.vectorized import VectorizedTraining
 from data import Federation, Samples, federate
 from data.readers.catalog import is_sites
+from data.samples import SampleCache
 
 
 class ClientRuntime:
@@ -46,7 +47,8 @@ class ClientRuntime:
         self.policy: SitePolicy | None = None
         self.digests: dict[str, str] = {}
         """sha256 of a site's own data, under "data"; empty in a simulation."""
-        self.federation: Federation | LocalData
+        self.federation: Federation
+        """At a site its own data alone, those of a single client."""
         model_settings = run_spec.model_settings
         if site is None and is_sites(run_spec.data.dataset):
             raise NotAgreed("this node is no site: it has no site.toml")
@@ -62,13 +64,11 @@ class ClientRuntime:
                 changes_images=changes_images(run_spec.variants),
             )
         else:
-            site.check_run(run_spec)
+            self.federation = site.open_data(run_spec)
             self.run_folder = site.run_folder(str(run_spec.folder))
-            local_data = site.open_data(run_spec)
-            self.federation = local_data
             model_settings = site.model_settings(run_spec)
-            self.digests["data"] = local_data.dataset.content
-            self.policy = site.policy(run_spec, local_data)
+            self.digests["data"] = self.federation.dataset.content
+            self.policy = site.policy(run_spec, self.federation)
             self.device = choose_device(site.device)
         dataset = self.federation.dataset
         self.classes = dataset.num_classes
@@ -92,12 +92,16 @@ class ClientRuntime:
         return {**shared, **self.initial, **memory.get("private", {})}
 
     def test_sets(self, client: int) -> dict[str, Samples]:
-        """Return a client's test set and, if the data have one, its validation set, by "test" and "validation"."""
-        sets = {"test": self.federation.test(client, self.device)}
-        validation = self.federation.validation(client, self.device)
-        if validation is None:
-            return sets
-        return {**sets, "validation": validation}
+        """Return a client's test set and, if the data have one, its validation set, by "test" and "validation".
+
+        A site's validation set stays its own affair.
+        """
+        index = self.index_of(client)
+        sets = {"test": self.federation.test(index, self.device)}
+        validation = self.federation.validation(index, self.device)
+        if self.site is None and validation is not None:
+            sets["validation"] = validation
+        return sets
 
     def check_data(self, expected_digest: str) -> None:
         """Raise DataChanged if the data do not have `expected_digest`; an empty digest matches any data."""
@@ -111,7 +115,6 @@ class ClientRuntime:
         """
         if self.site is None or not asks_for_column_sums(self.run_spec):
             return
-        assert not isinstance(self.federation, Federation)  # sites have data of their own
         if numbers is None:
             raise NotAgreed("the message has no mean and std of the table's columns")
         columns = self.run_spec.data.shape[0]
@@ -119,13 +122,20 @@ class ClientRuntime:
             raise NotAgreed(f"the message's mean and std do not fit the table's {columns} columns")
         mean = tuple(numbers["mean"].tolist())
         std = tuple(numbers["std"].tolist())
-        self.federation.standardize(mean, std)
+        dataset = self.federation.dataset
+        if (dataset.mean, dataset.std) != (mean, std):
+            dataset = replace(dataset, mean=mean, std=std)
+            # With a cache of its own: the samples so far are normalized by other numbers.
+            self.federation = replace(self.federation, dataset=dataset, _cache=SampleCache())
 
-    def check_number(self, client: int) -> None:
-        """Raise LookupError for a client that does not exist."""
+    def index_of(self, client: int) -> int:
+        """Return a client's number in the federation. Raises LookupError for a client that does not exist."""
+        if self.site is not None:  # `runtime_of` has chosen it by the number
+            return 0
         last = self.federation.clients - 1
         if not 0 <= client <= last:
             raise LookupError(f"there is no client {client}, only 0 to {last}")
+        return client
 
     def client(
         self,
@@ -148,13 +158,13 @@ class ClientRuntime:
 
         Raises LookupError for a client that does not exist.
         """
-        self.check_number(client)
+        index = self.index_of(client)
         if self.site is not None:
             self.site.keep_data_hash(self.run_folder, self.digests["data"])
         member = Client(
             id=client,
             model=self.model,
-            samples=self.federation.train(client, self.device),
+            samples=self.federation.train(index, self.device),
             num_classes=self.classes,
             round=round,
             start=on_device(shared, self.device),
@@ -229,9 +239,7 @@ def runtime_of(run_spec: str, client: int, signature: str | None = "") -> Client
         raise NotAgreed(f"client {client} is not run here")
     if not sites:
         return simulation_runtime(run_spec)
-    if signature is not None:
-        sites[client].check_signed(run_spec, signature)
-    sites[client].check_approved(run_spec)
+    sites[client].check_accepted(run_spec, signature)
     return site_runtime(run_spec, sites[client])
 
 

@@ -148,7 +148,7 @@ def settings_at_site(
         run |= {field: getattr(settings, field) for field in OF_ABIDE}
     inputs = as_settings(agreement)
     if not agreement.mean:
-        # The site's own mean and std would be others than all sites': `SiteView.standardize` gets those.
+        # The site's own mean and std would be others than all sites': `ClientRuntime.standardize` gets those.
         inputs |= {"mean": "0", "std": "1"}
     return DataSettings(
         dataset=spec,

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -25,12 +26,12 @@ from client_app.column_sums import ColumnSums
 from client_app.models.backbone import TORCHVISION, load_torchvision
 from data import DataError, DataSettings, InputError
 from data.data_warnings import of_samples, refuse_copies
+from data.dataset import Dataset
 from data.readers.catalog import is_own
-from data.text import is_whole
 from site_agent.agreed_files import own_module, own_weights
 from site_agent.approval import approved_files
 from site_agent.config import Link, Site, read_link, table_of
-from site_agent.data_view import SiteView
+from site_agent.data_view import check_samples, federation_of, own_columns
 from site_agent.keys import public_text, read_key
 from site_agent.policy import check_names
 from site_agent.sum_ledger import own_mask_key
@@ -85,65 +86,38 @@ class Row:
         return f"{mark} {self.subject:<12} {self.text}"
 
 
-def row(subject: str, look: Callable[..., str], *arguments: object) -> Row:
-    """Return the row of a check: what `look` returns, or the InputError that it raises."""
+def row(subject: str, look: Callable[..., Any], *arguments: object, text: str = "") -> Row:
+    """Return the row of a check: `text`, or else what `look` returns; or the InputError that it raises."""
     try:
-        return Row(subject, True, look(*arguments))
+        found = look(*arguments)
     except InputError as error:
         return Row(subject, False, str(error))
+    return Row(subject, True, text or found)
 
 
 def offline(site: Site, file: Path) -> Iterator[Row]:
     """Look at everything that needs no network. `file` is site.toml."""
-    agreement = site.agreement
+    agreed = site.agreement
     yield row("versions", versions)
-    yield row("state", state, site)
-    yield row("site.toml", site_file, file)
+    yield row("state", closed, site.state, 0o077, "chmod 700")
+    yield row("site.toml", closed, file, 0o022, "chmod go-w")
     yield row("key", key, site, file)
-    yield row("approval", approval, site)
+    approved = f"{agreed.name} {agreed.sha256[:16]}, app {agreed.app[:16]}"
+    yield row("approval", approved_files, site, text=approved)
+    yield row("disk", room, site)
     if site.app is not None:  # only the app knows what its data are and where it computes
-        yield row("disk", room, site)
         return
     yield row("policy", policy, site)
-    if agreement.masked:
-        yield row("mask key", mask_key, site)
-    if agreement.backbone.startswith(TORCHVISION):
-        yield row("torchvision", torchvision)
-    if agreement.backbone:
-        yield row("weights", weights, site)
-    if agreement.module:
-        yield row("module", module, site)
+    if agreed.masked:
+        yield row("mask key", own_mask_key, site, text=str(site.mask_key))
+    if agreed.backbone.startswith(TORCHVISION):
+        yield row("torchvision", load_torchvision, text="can be imported")
+    if agreed.backbone:
+        yield row("weights", own_weights, site, text=f"{agreed.backbone}: {site.weights}")
+    if agreed.module:
+        yield row("module", own_module, site, text=f"{agreed.module}: {site.module}")
     yield row("device", device, site)
-    yield row("disk", room, site)
     yield from data_rows(site)
-
-
-def data_rows(site: Site) -> Iterator[Row]:
-    """Look at the data as a run reads them. The numbers of samples are shown here and do not leave."""
-    agreement = site.agreement
-    try:
-        view = SiteView(DataSettings(), agreement, site.number, site.data, site.cache, site.reading)
-    except InputError as error:
-        yield Row("data", False, str(error))
-        return
-    yield Row("data", True, f"{site.data}: inputs of {'x'.join(map(str, view.dataset.shape))}")
-    if len(view.dataset.shape) == 1 and is_own(site.data):
-        yield row("columns", columns, site, view)
-    if agreement.classes and not agreement.mean:
-        yield row("mean and std", standardization, site)
-    for number, text in enumerate(classes(site, view)):
-        yield Row(f"class {number}", True, text)
-    yield row("training set", training_set, site, int(view.counts_C.sum()))
-    if names := agreement.without_samples:
-        text = (
-            f"federation.toml agrees on none for {', '.join(names)}: a site that states too many owns the model; "
-            "agree on `samples` for each [[site]]"
-        )
-        yield Row("samples", True, Warned(text))
-    yield row("test set", test_set, site, view.tested)
-    yield row("copies", copies, view)
-    yield row("finite", finite, "training inputs", view.dataset.train.inputs)
-    yield row("finite", finite, "test inputs", view.dataset.test.inputs)
 
 
 # ---- this machine and its files --------------------------------------------------------------------------------------
@@ -155,26 +129,13 @@ def versions() -> str:
     return ", ".join([f"Python {sys.version.split()[0]}", *releases])
 
 
-def torchvision() -> str:
-    """Whether torchvision can be loaded. Raises SettingError."""
-    load_torchvision()
-    return version("torchvision")
-
-
-def state(site: Site) -> str:
-    """Whether the site's state is for its owner alone."""
-    mode = stat.S_IMODE(site.state.stat().st_mode) if site.state.exists() else 0o700
-    if mode & 0o077:
-        rule = f"others may enter it (mode {mode:o}); chmod 700 {site.state}"
-        raise DataError(rule, where=str(site.state))
-    return str(site.state)
-
-
-def site_file(file: Path) -> str:
-    """Whether site.toml is its owner's alone to write."""
-    if stat.S_IMODE(file.stat().st_mode) & 0o022:
-        raise DataError("others may write it; chmod go-w", where=str(file))
-    return str(file)
+def closed(path: Path, rights: int, remedy: str) -> str:
+    """Whether a file or folder, if it is there, gives others none of these rights."""
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0
+    if mode & rights:
+        rule = f"others have rights on it (mode {mode:o}); {remedy} {path}"
+        raise DataError(rule, where=str(path))
+    return str(path)
 
 
 def key(site: Site, file: Path) -> str:
@@ -191,19 +152,6 @@ def key(site: Site, file: Path) -> str:
     return str(link.key)
 
 
-def mask_key(site: Site) -> str:
-    """The key for masked sums, which must be the one that federation.toml names for this site."""
-    own_mask_key(site)
-    return str(site.mask_key)
-
-
-def approval(site: Site) -> str:
-    """What is approved, and that it is what is agreed and installed."""
-    approved_files(site)
-    agreement = site.agreement
-    return f"{agreement.name} {agreement.sha256[:16]}, app {agreement.app[:16]}"
-
-
 def policy(site: Site) -> str:
     """The names in the policy's lists, and whether it lets an update be made of very few samples."""
     check_names(site)
@@ -214,19 +162,9 @@ def policy(site: Site) -> str:
     return f"updates of at least {site.min_update_samples} samples"
 
 
-def weights(site: Site) -> str:
-    """The file of the backbone's weights, which must be the one that is agreed."""
-    return f"{site.agreement.backbone}: {own_weights(site)}"
-
-
-def module(site: Site) -> str:
-    """The file of the agreed module, which must be the one that is agreed. It is not loaded."""
-    return f"{site.agreement.module}: {own_module(site)[1]}"
-
-
 def device(site: Site) -> str:
     """The GPU, where one is asked for."""
-    numbers = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    numbers = range(torch.cuda.device_count())
     names = ", ".join(map(torch.cuda.get_device_name, numbers)) or "no GPU"
     text = f"{site.device}, {site.threads} of {os.cpu_count()} threads, {names}"
     if site.device == "cuda" and not numbers:
@@ -249,10 +187,52 @@ def room(site: Site) -> str:
 # ---- the data --------------------------------------------------------------------------------------------------------
 
 
-def columns(site: Site, view: SiteView) -> str:
+def data_rows(site: Site) -> Iterator[Row]:
+    """Look at the data as a run reads them. The numbers of samples are shown here and do not leave."""
+    agreement = site.agreement
+    try:
+        federation = federation_of(site, DataSettings())
+    except InputError as error:
+        yield Row("data", False, str(error))
+        return
+    data = federation.dataset
+    yield Row("data", True, f"{site.data}: inputs of {'x'.join(map(str, data.shape))}")
+    if len(data.shape) == 1 and is_own(site.data):
+        yield row("columns", columns, site)
+    if agreement.classes and not agreement.mean:
+        yield row("mean and std", standardization, site)
+    trained_C = federation.counts_KC[0].tolist()
+    tested_C = np.bincount(data.test.labels, minlength=data.num_classes).tolist()
+    for number, name in enumerate(data.class_names):
+        text = f"{name}: {trained_C[number]} training samples, {tested_C[number]} test samples"
+        if 0 < trained_C[number] < site.min_class_samples:
+            text += "; fewer than min-class-samples: nothing about it leaves"
+        yield Row(f"class {number}", True, text)
+    samples = sum(trained_C)
+    yield row("training set", check_samples, site, samples, text=f"{samples} samples")
+    if names := agreement.without_samples:
+        text = (
+            f"federation.toml agrees on none for {', '.join(names)}: a site that states too many owns the model; "
+            "agree on `samples` for each [[site]]"
+        )
+        yield Row("samples", True, Warned(text))
+    tested = int(federation.tested_C("test", 0).sum())
+    enough = tested >= site.min_test_samples
+    text = (
+        ""
+        if enough
+        else f"; needs {site.min_test_samples} (min-test-samples), else no scores leave"
+    )
+    yield Row("test set", enough, f"{tested} samples{text}")
+    yield row("copies", copies, data)
+    yield row("finite", finite, "training inputs", data.train.inputs)
+    yield row("finite", finite, "test inputs", data.test.inputs)
+
+
+def columns(site: Site) -> str:
     """Whether the input columns of a table are matched by name."""
     agreed = site.agreement.input_columns
-    here = view.own_columns
+    here = own_columns(site)
     if not agreed or not here:
         who = "federation.toml" if not agreed else site.data
         return Warned(
@@ -275,45 +255,10 @@ def standardization(site: Site) -> str:
     return text
 
 
-def classes(site: Site, view: SiteView) -> Iterator[str]:
-    """The samples of each class."""
-    data = view.dataset
-    tested_C = np.bincount(data.test.labels, minlength=data.num_classes)
-    for name, trained, tested in zip(
-        data.class_names, view.counts_C.tolist(), tested_C, strict=True
-    ):
-        text = f"{name}: {trained} training samples, {tested} test samples"
-        if 0 < trained < max(site.min_class_samples, 1):
-            text += "; fewer than min-class-samples: nothing about it leaves"
-        yield text
-
-
-def training_set(site: Site, samples: int) -> str:
-    """The number of training samples, which must be at most what is agreed."""
-    agreed = site.agreement.sites[site.number].samples
-    if agreed and samples > agreed:
-        raise DataError(
-            f"{samples} samples, and federation.toml agrees on at most {agreed} of {site.name}: agree on more"
-        )
-    if not samples:
-        raise DataError("0 samples")
-    return f"{samples} samples"
-
-
-def test_set(site: Site, samples: int) -> str:
-    """The number of test samples, which must be enough for scores."""
-    least = site.min_test_samples
-    if samples < max(least, 1):
-        raise DataError(
-            f"{samples} samples; needs {least} (min-test-samples), else no scores leave"
-        )
-    return f"{samples} samples"
-
-
-def copies(view: SiteView) -> str:
+def copies(data: Dataset) -> str:
     """Whether test samples are training samples too, or images are of one value; up to 4,096 are looked at."""
-    refuse_copies(view.dataset)
-    if found := of_samples(view.dataset):
+    refuse_copies(data)
+    if found := of_samples(data):
         return Warned("; ".join(found))
     return "no test sample is a training sample, and no image is of one value"
 
@@ -333,11 +278,6 @@ def finite(kind: str, inputs: object) -> str:
 def online(link: Link) -> Iterator[Row]:
     """Check proxy, TLS, certificate, clock and key; checks that need one that fails are left out."""
     host, _, port = link.address.rpartition(":")
-    if not host or not is_whole(port):
-        yield Row(
-            "address", False, f"{link.address!r}: link.address in site.toml must be HOST:PORT"
-        )
-        return
     proxy = "" if proxy_bypass(host) else getproxies().get("https", "")
     yield Row("proxy", True, f"{proxy or 'none'} for {host}")
     try:
@@ -348,17 +288,16 @@ def online(link: Link) -> Iterator[Row]:
         return
     last = certificate.not_valid_after_utc
     days = (last - datetime.now(UTC)).days
-    text = f"{link.address}: certificate until {last:%Y-%m-%d}, {days} days"
-    yield Row("tls", True, text if days >= 30 else f"{text}; ask for a new one soon")
-    text = f"{ahead:+.0f} s against the coordinator's"
-    if -SLOW < ahead < FAST:
-        yield Row("clock", True, text)
+    remedy = "" if days >= 30 else "; ask for a new one soon"
+    text = f"{link.address}: certificate until {last:%Y-%m-%d}, {days} days{remedy}"
+    yield Row("tls", True, text)
+    # With a wrong clock the coordinator refuses every signature, whatever the key.
+    is_right = -SLOW < ahead < FAST
+    remedy = f"; must be {-SLOW} to {FAST} s: let a time service set this machine's clock"
+    text = f"{ahead:+.0f} s against the coordinator's{'' if is_right else remedy}"
+    yield Row("clock", is_right, text)
+    if is_right:
         yield row("key known", known, link)
-        return
-    text += f"; must be {-SLOW} to {FAST} s: let a time service set this machine's clock"
-    yield Row("clock", False, text)
-    # With such a clock the coordinator refuses every signature, whatever the key.
-    yield Row("key known", False, "not asked: the clock comes first")
 
 
 def shake_hands(
@@ -416,10 +355,9 @@ def known(link: Link) -> str:
         with FleetHttpClient.from_server_address(link.address, False, authority, [signed]) as fleet:
             fleet.SendNodeHeartbeat(SendNodeHeartbeatRequest(heartbeat_interval=30))
     except Exception as error:  # of httpx, which flwr calls
-        answer = getattr(error, "response", None)
-        if answer is None:
+        code = getattr(getattr(error, "response", None), "status_code", None)
+        if code is None:
             raise DataError(f"not asked: {explain(error)}") from None
-        code = answer.status_code
         if code == 403:
             raise DataError(
                 f"no: the coordinator refuses this site's key ({code}). It is not agreed to, was replaced, or this "

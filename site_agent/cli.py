@@ -147,8 +147,7 @@ def approve_run(
     from site_agent.run_approval import settings_waiting, shown
 
     this_site = read_site(site)
-    for line in shown(settings_waiting(this_site, settings)):
-        print(line)
+    print(shown(settings_waiting(this_site, settings)))
     print(f"sha256 {settings}")
     if not (yes or confirmed("Approve this run? [y/N] ")):
         print("not approved")
@@ -208,7 +207,7 @@ def start(
     """Take part in the federation until a signal ends it."""
     from data import DataError
     from site_agent import service
-    from site_agent.config import path_in, read_link, read_site, table_of
+    from site_agent.config import read_link, read_site, table_of
 
     try:
         if only is None:
@@ -217,7 +216,7 @@ def start(
         if secret is None:
             raise DataError(f"--only {only}: --secret must name the file that both halves read")
         if only is Half.link:
-            state = path_in(table_of(site), site, "state")
+            state = table_of(site).path("state")
             service.link_only(read_link(site), state, port, secret)
         else:
             service.train_only(read_site(site), port, secret, metrics)

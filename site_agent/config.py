@@ -1,7 +1,7 @@
 """site.toml: the one file at a hospital that names paths, device, threads and what may leave."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from data.agreement import Agreement, read_agreement
 from data.readers.catalog import KNOWN, labels_file
 from data.settings import OF_OWN, USUAL
 from data.sites import abide_name
+from data.text import is_whole
 from data.toml_file import Table, read_toml
 from site_agent.audit import Audit
 
@@ -38,6 +39,8 @@ DATA = ("folder", "npz", "csv", "abide")
 DEVICES = ("cpu", "cuda", "auto")
 RUN = re.compile(r"[A-Za-z0-9](?:\.?[A-Za-z0-9+_-]){0,199}")
 """A run's id, which names a folder at a site. The method MODULE:CLASS has a full stop in it, and `..` is no id."""
+PLAIN = (str, int, float, bool)
+"""What flwr takes as an entry of a node's configuration."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,10 @@ class AppPolicy:
     """Largest norm of the change of the received arrays, or of arrays that none were received for; 0 is no limit."""
     min_samples: int = 8
     """Samples below which a reply to train or evaluate does not leave, by its metric num-examples."""
+    node_config: Mapping[str, str | int | float | bool] = field(
+        default_factory=dict[str, str | int | float | bool], hash=False
+    )
+    """Entries of the app's context.node_config, beside data-path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +112,6 @@ class Site(Limits):
     """How its data are read: of these, the settings of OF_OWN count."""
     app: AppPolicy | None = None
     """The policy for another app than FedSkew's; None is FedSkew's."""
-    node_config: Mapping[str, str | int | float | bool] = field(
-        default_factory=dict[str, str | int | float | bool], hash=False
-    )
-    """Entries of another app's context.node_config, beside data-path."""
     mask_key: Path = Path(MASK_KEY)
     """The file of its private key for masked sums."""
     weights: Path | None = None
@@ -150,103 +153,182 @@ class Link:
     """The file of the federation's certificate authority."""
 
 
+class SiteTable(Table):
+    """site.toml, or a table of it. Its paths start at the file's folder."""
+
+    def __init__(
+        self, entries: Mapping[str, Any], file: Path, keys: Sequence[str], name: str = ""
+    ) -> None:
+        super().__init__(entries, f"{file}: {name}" if name else str(file), keys)
+        self.file = file
+
+    def table(
+        self, name: str, keys: Sequence[str], default: Mapping[str, Any] | None = None
+    ) -> "SiteTable":
+        """Return the table of this name. Raises DataError for a key that is none of `keys`."""
+        return SiteTable(self.take(name, dict, default), self.file, keys, name)
+
+    def path(self, key: str, text: str = "") -> Path:
+        """Return the absolute path that `text` names, or else the key.
+
+        Raises DataError for one with `..`, or that no file can have.
+        """
+        named = text or self.take(key, str)
+        self.require(bool(named.strip()), key, "must name a path")
+        self.require(".." not in Path(named).parts, key, "must not hold ..")
+        try:
+            absolute = self.file.resolve().parent / Path(named).expanduser()
+            absolute.resolve().exists()
+        except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a zero byte
+            reason = getattr(error, "strerror", None) or error
+            raise self.error(key, named[:80], f"is no path here ({reason})") from None
+        return absolute
+
+    def existing_file(self, key: str) -> Path:
+        """Return the absolute path of a key's file. Raises DataError where there is none."""
+        file = self.path(key)
+        self.require(file.is_file(), key, f"there is no such file: {file}")
+        return file
+
+    def values(self, defaults: AppPolicy | Limits) -> dict[str, Any]:
+        """Return the fields of `defaults` that this table has values for. Raises DataError for one of another kind."""
+        values = {}
+        for key in self.entries:
+            name = field_of(key)
+            values[name] = self.value(key, getattr(defaults, name))
+        return values
+
+    def value(self, key: str, default: object) -> object:
+        """Return a key's value of the kind of its default: a switch, a number with a limit, a table or texts."""
+        if isinstance(default, bool):
+            return self.take(key, bool)
+        if isinstance(default, int | float):
+            number = self.take(key, type(default))
+            least, rule = (
+                (1, "must be at least 1") if default else (0, "must be 0 (no limit) or more")
+            )
+            self.require(least <= number < float("inf"), key, rule)
+            return number
+        if isinstance(default, dict):
+            entries = self.take(key, dict)
+            are_plain = all(type(value) in PLAIN for value in entries.values())
+            self.require(are_plain, key, "must hold texts, numbers, true and false")
+            return entries
+        texts = self.texts(key)
+        return frozenset(texts) if isinstance(default, frozenset) else texts
+
+
+def table_of(file: Path) -> SiteTable:
+    """Return the table that is site.toml. Raises DataError for an unknown key."""
+    return SiteTable(read_toml(file)[1], file, KEYS)
+
+
+def keys_of(kind: type) -> list[str]:
+    """Return the keys of the table that a dataclass stands for."""
+    return [field.name.replace("_", "-") for field in fields(kind)]
+
+
+def field_of(key: str) -> str:
+    """Return the name of the field that a key stands for."""
+    return key.replace("-", "_")
+
+
 def read_site(path: Path) -> Site:
     """Return what site.toml says. Raises DataError, one sentence, for what a site cannot be run with.
 
-    Relative paths start at the file's folder. Nothing is made, and of the data only that they are there is looked at.
+    Nothing is made, and of the data only that they are there is looked at.
     """
     table = table_of(path)
-    agreement = read_agreement(path_in(table, path, "federation"))
+    agreement = read_agreement(table.path("federation"))
     name = table.take("name", str)
     try:
         number = agreement.number(name)
     except LookupError as error:
         raise table.error("name", name, str(error)) from None
-    state = path_in(table, path, "state")
-    data = data_of(table, path)
+    state = table.path("state")
     table.require(not state.exists() or state.is_dir(), "state", "must be a folder")
-    _, _, data_path = data.partition(":")
-    is_inside = Path(data_path).resolve().is_relative_to(state.resolve())
+    kind, data = data_of(table)
+    is_inside = data.resolve().is_relative_to(state.resolve())
     rule = f"must not lie below state = {table.entries.get('state')!r}, which is deleted"
     table.require(not is_inside, "data", rule)
     device = table.take("device", str, "cpu")
     threads = table.take("threads", int, 1)
     table.require(device in DEVICES, "device", f"must be one of {', '.join(DEVICES)}")
     table.require(1 <= threads <= 1024, "threads", "must be 1 to 1024")
-    policy = Table(table.take("policy", dict, {}), f"{path}: policy", keys_of(Limits))
-    limits = values_of(policy, Limits)
+    policy = table.table("policy", keys_of(Limits), {})
+    limits = policy.values(Limits())
     for word in sorted(limits.get("allow", set()) - {*PERMISSIONS}):
         raise policy.error("allow", word, f"must be some of {', '.join(PERMISSIONS)}")
     files: dict[str, Any] = {}
-    for key in ("weights", "module"):
-        if key in table.entries:
-            files[key] = path_in(table, path, key)
+    for key in {"weights", "module"} & table.entries.keys():
+        files[key] = table.path(key)
     return Site(
         name=name,
         number=number,
         agreement=agreement,
-        data=data,
+        data=f"{kind}:{data}",
         state=state,
         device=device,
         threads=threads,
-        reading=reading_of(table, path, data),
-        **app_policy(table, path),
-        mask_key=path_in(table, path, "mask-key", MASK_KEY),
+        reading=reading_of(table, kind),
+        app=app_policy(table),
+        mask_key=table.path("mask-key", table.take("mask-key", str, MASK_KEY)),
         **files,
         **limits,
     )
 
 
-def keys_of(kind: type) -> list[str]:
-    """Return the keys of the table that a dataclass stands for: its fields' names with `-` for `_`."""
-    return [field.name.replace("_", "-") for field in fields(kind)]
+def data_of(table: SiteTable) -> tuple[str, Path]:
+    """Return the kind of the site's data and their absolute path. Raises DataError for a path that is not there."""
+    kind, _, named = table.take("data", str).partition(":")
+    rule = "must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE"
+    table.require(kind in DATA and bool(named.strip()), "data", rule)
+    path = table.path("data", named)
+    here = path
+    if kind == "abide":
+        is_site = abide_name(path.name) in KNOWN
+        table.require(is_site, "data", f"{path.name} is no site of ABIDE")
+        here = path.parent
+    is_there = here.is_file() if kind in ("npz", "csv") else here.is_dir()
+    table.require(is_there, "data", f"there is no {here}")
+    return kind, path
 
 
-def values_of(table: Table, kind: type) -> dict[str, Any]:
-    """Return the fields that a table gives values. Raises DataError for a value that is not of the default's kind."""
-    values: dict[str, Any] = {}
-    for key in keys_of(kind):
-        if key in table.entries:
-            name = key.replace("-", "_")
-            values[name] = value_of(table, key, getattr(kind, name))
-    return values
+def reading_of(table: SiteTable, kind: str) -> DataSettings:
+    """Return how data of a kind are read, settings of OF_OWN. Raises DataError for what they do not allow."""
+    read = table.table("read", [DataSettings.key(field) for field in OF_OWN], {})
+    settings: dict[str, Any] = {}
+    for key in read.entries:
+        name = field_of(key)
+        settings[name] = read.take(key, type(getattr(USUAL, name)))
+    if labels_file(settings.get("labels", "")) is not None:
+        settings["labels"] = str(read.existing_file("labels"))
+    if settings and kind == "abide":
+        raise table.error("data", table.entries["data"], "is read in one way: [read] has no effect")
+    try:
+        return DataSettings(**settings)
+    except SettingError as error:
+        raise DataError(error.rule, where=read.where, key=error.key, value=error.value) from None
 
 
-def value_of(table: Table, key: str, default: object) -> object:
-    """Return a key's value of the kind that its default has: a switch, a number with a limit, or a list of texts."""
-    if isinstance(default, bool):
-        return table.take(key, bool)
-    if isinstance(default, int | float):
-        number = table.take(key, type(default))
-        least, rule = (1, "must be at least 1") if default else (0, "must be 0 (no limit) or more")
-        table.require(least <= number < float("inf"), key, rule)
-        return number
-    texts = table.texts(key)
-    return frozenset(texts) if isinstance(default, frozenset) else texts
-
-
-def app_policy(table: Table, path: Path) -> dict[str, Any]:
-    """Return the fields of a site that [app] is. Raises DataError for what cannot be, or has no meaning beside it."""
+def app_policy(table: SiteTable) -> AppPolicy | None:
+    """Return what [app] says, if it is there. Raises DataError for a key that has no meaning beside it."""
     if "app" not in table.entries:
-        return {}
+        return None
     for key in NOT_OF_AN_APP:
         rule = "has no effect on another app than FedSkew's: remove it, or [app]"
         table.require(key not in table.entries, key, rule)
-    keys = [*keys_of(AppPolicy), "node-config"]
-    app = Table(table.take("app", dict), f"{path}: app", keys)
-    node_config = app.take("node-config", dict, {})
-    are_plain = all(type(value) in (str, int, float, bool) for value in node_config.values())
-    app.require(are_plain, "node-config", "must hold texts, numbers, true and false")
-    return {"app": AppPolicy(**values_of(app, AppPolicy)), "node_config": node_config}
+    app = table.table("app", keys_of(AppPolicy))
+    return AppPolicy(**app.values(AppPolicy()))
 
 
 def read_link(path: Path) -> Link:
     """Return what site.toml says of the link. Raises DataError for what it does not say, or a missing file."""
-    link = Table(table_of(path).take("link", dict), f"{path}: link", keys_of(Link))
-    files = {key: path_in(link, path, key) for key in ("key", "ca")}
-    for key, file in files.items():
-        link.require(file.is_file(), key, f"there is no such file: {file}")
-    return Link(link.take("address", str), **files)
+    link = table_of(path).table("link", keys_of(Link))
+    address = link.take("address", str)
+    host, _, port = address.rpartition(":")
+    link.require(bool(host) and is_whole(port), "address", "must be HOST:PORT")
+    return Link(address, link.existing_file("key"), link.existing_file("ca"))
 
 
 def read_sites(folder: Path) -> dict[int, Site]:
@@ -255,11 +337,10 @@ def read_sites(folder: Path) -> dict[int, Site]:
     Raises DataError for a site that is missing or there twice, or of another federation than the first.
     """
     sites: dict[int, Site] = {}
-    files = sorted(folder.glob("*/site.toml"))
-    for file in files:
+    for file in sorted(folder.glob("*/site.toml")):
         site = read_site(file)
-        if sites and site.agreement != next(iter(sites.values())).agreement:
-            rule = f"is another text than that of {files[0]}"
+        if any(site.agreement != other.agreement for other in sites.values()):
+            rule = "is another text than that of the folders before"
             raise DataError(rule, where=str(file), key="federation")
         if site.number in sites:
             rule = "is another folder's site as well"
@@ -267,69 +348,8 @@ def read_sites(folder: Path) -> dict[int, Site]:
         sites[site.number] = site
     if not sites:
         raise DataError("holds no */site.toml", where=str(folder))
-    names = enumerate(site.agreement.names)
-    if missing := [name for number, name in names if number not in sites]:
+    agreed = sites[min(sites)].agreement.names
+    missing = [name for number, name in enumerate(agreed) if number not in sites]
+    if missing:
         raise DataError(f"holds no site.toml of {', '.join(missing)}", where=str(folder))
     return dict(sorted(sites.items()))
-
-
-def table_of(path: Path) -> Table:
-    """Return the file's table. Raises DataError for an unknown key."""
-    return Table(read_toml(path)[1], str(path), KEYS)
-
-
-def path_in(table: Table, path: Path, key: str, default: str | None = None) -> Path:
-    """Return a key's absolute path, from the file's folder. Raises DataError for a path with `..`."""
-    value = table.take(key, str, default)
-    table.require(bool(value.strip()), key, "must name a path")
-    return absolute_path(table, path, key, value)
-
-
-def absolute_path(table: Table, path: Path, key: str, value: str) -> Path:
-    """Return an absolute path, from a file's folder. Raises DataError for one with `..`, or that no file can have."""
-    table.require(".." not in Path(value).parts, key, "must not hold ..")
-    try:
-        absolute = path.resolve().parent / Path(value).expanduser()
-        absolute.resolve().exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a zero byte
-        reason = getattr(error, "strerror", None) or error
-        raise table.error(key, value[:80], f"is no path here ({reason})") from None
-    return absolute
-
-
-def data_of(table: Table, path: Path) -> str:
-    """Return where the site's data are, with the absolute path. Raises DataError for a path that is not there."""
-    kind, colon, rest = table.take("data", str).partition(":")
-    rule = "must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE"
-    table.require(kind in DATA and bool(colon) and bool(rest.strip()), "data", rule)
-    absolute = absolute_path(table, path, "data", rest)
-    if kind == "abide":
-        folder = absolute.parent
-        table.require(folder.is_dir(), "data", f"there is no {folder}")
-        is_site = abide_name(absolute.name) in KNOWN
-        table.require(is_site, "data", f"{absolute.name} is no site of ABIDE")
-    else:
-        is_there = absolute.is_dir() if kind == "folder" else absolute.is_file()
-        table.require(is_there, "data", f"there is no {absolute}")
-    return f"{kind}:{absolute}"
-
-
-def reading_of(table: Table, path: Path, data: str) -> DataSettings:
-    """Return how the data are read, settings of OF_OWN. Raises DataError for what they do not allow."""
-    where = f"{path}: read"
-    keys = {DataSettings.key(field): field for field in OF_OWN}
-    read = Table(table.take("read", dict, {}), where, tuple(keys))
-    settings: dict[str, Any] = {}
-    for key in read.entries:
-        settings[keys[key]] = read.take(key, type(getattr(USUAL, keys[key])))
-    table_of_labels = labels_file(settings.get("labels", ""))
-    if table_of_labels is not None:
-        absolute = absolute_path(read, path, "labels", settings["labels"])
-        read.require(absolute.is_file(), "labels", f"there is no {absolute}")
-        settings["labels"] = str(absolute)
-    if settings and data.startswith("abide:"):
-        raise table.error("data", table.entries["data"], "is read in one way: [read] has no effect")
-    try:
-        return DataSettings(**settings)
-    except SettingError as error:
-        raise DataError(error.rule, where=where, key=error.key, value=error.value) from None

@@ -5,12 +5,9 @@ import logging
 import re
 import secrets
 import time
-from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -44,46 +41,12 @@ from site_agent.flower_internals import (
     push_task_output,
 )
 from site_agent.flower_internals import push_message as push_as_it_is
-from site_agent.pool import REFUSED, Pool, TaskAbandoned
-from site_agent.run_approval import LONGEST as LONGEST_SETTINGS
-from site_agent.signature import LONGEST as LONGEST_SIGNATURE
+from site_agent.pool import CRASHED, REFUSED, Pool, TaskAbandoned
+from site_agent.run_approval import LONGEST_SETTINGS, LONGEST_SIGNATURE
 
 
 class NotApproved(Exception):
     """A message that is not answered. The sentence leaves the site: it has hashes, and no path."""
-
-
-class TextNotApproved(NotApproved):
-    """The same, because of the federation.toml that the message states."""
-
-
-@dataclass(frozen=True)
-class Approved:
-    """What is approved at a site, as `fedskew-site approve` has kept it."""
-
-    federation: str
-    """The sha256 of federation.toml."""
-    app: str
-    """The hash of the app."""
-
-    def check(self, stated: str, app: str) -> None:
-        """Check what a message is to be answered under.
-
-        Args:
-            stated: The sha256 of federation.toml that the message states, empty for another app than FedSkew's.
-            app: The hash of the app that came with it.
-
-        Raises:
-            TextNotApproved: another text.
-            NotApproved: another app.
-        """
-        if stated and stated != self.federation:
-            raise TextNotApproved(
-                f"federation.toml {stated[:SHOWN]} is not approved at this site, which has approved "
-                f"{self.federation[:SHOWN]}: agree on one text, and start the run again"
-            )
-        if app != self.app:
-            raise NotApproved(f"the app {app[:SHOWN]} is not approved at this site")
 
 
 logger = logging.getLogger("fedskew.site")
@@ -91,8 +54,6 @@ CLIENT_TASK = "flwr-clientapp"
 TASKS = (CLIENT_TASK, "flwr-agentapp", "flwr-model", "flwr-connector")
 """All types of tasks that a SuperNode can get. The executor takes all of them and answers other types than CLIENT_TASK
 with an error, so that they do not hold up later tasks."""
-CRASHED = 8
-"""flwr's error code CLIENT_APP_CRASHED, for an error in place of a reply."""
 SHOWN = 16
 """Characters of a hash that a sentence shows."""
 OF_SITES = re.compile(f"{SITES_PREFIX}{SHA256.pattern}")
@@ -145,9 +106,11 @@ def answered(error: Exception) -> bool:
     return hasattr(error, "response")
 
 
-def logged_kind(message: Message) -> str:
-    """Return a message's type for the audit log, without the suffix that all of FedSkew's messages have."""
-    return message.metadata.message_type.removesuffix(f".{ACTION}")
+def logged(run: int, message: Message) -> dict[str, Any]:
+    """Return what the audit log says of a message; its kind is without the suffix of all of FedSkew's messages."""
+    about = message.metadata
+    kind = about.message_type.removesuffix(f".{ACTION}")
+    return {"run": run, "message": about.message_id, "kind": kind}
 
 
 def settings_of(message: Message) -> str:
@@ -171,35 +134,32 @@ def facts_of(settings: str) -> dict[str, str]:
         return {}
     facts = {}
     match stated:
-        case {"folder": str(folder)} if RUN.fullmatch(folder):
-            facts["name"] = folder
-    match stated:
-        case {"variants": dict(variants)}:
+        case {"folder": folder, "variants": dict(variants), "data": {"dataset": dataset}}:
             facts["method"] = ("+".join(variants) or PLAIN)[:LONGEST_METHODS]
-    match stated:
-        case {"data": {"dataset": str(dataset)}} if OF_SITES.fullmatch(dataset):
-            facts["federation"] = dataset.removeprefix(SITES_PREFIX)
+            if RUN.fullmatch(str(folder)):
+                facts["name"] = str(folder)
+            if OF_SITES.fullmatch(str(dataset)):
+                facts["federation"] = dataset.removeprefix(SITES_PREFIX)
     return facts
 
 
-def refusal_of(message: Message, refusal: NotApproved) -> tuple[Message, str]:
-    """Return the reply to a refused message, and the status of its task.
+def refused(message: Message, why: str) -> Message:
+    """Return the reply to a message that is not answered.
 
-    flwr's error does not tell the ServerApp which client failed, so one site's reason could be taken for another's. If
-    the refused text is federation.toml, the reply is therefore a failure record of each client in the message.
+    flwr's error does not tell the ServerApp which client failed, so one site's reason could be taken for another's. The
+    reply to a message of FedSkew's app is therefore a failure record of each client in the message.
     """
-    if isinstance(refusal, TextNotApproved) and settings_of(message):
+    content = RecordDict()
+    if settings_of(message):
         clients = message.content.config_records["task"].get("clients")
         listed = clients if isinstance(clients, list) else []
-        numbers = [number for number in listed if isinstance(number, int)]
-        failure = ClientFailure(f"agreement: {refusal}", kind="agreement")
-        content = RecordDict()
-        for number in numbers[:MOST_NAMED]:
-            for name, record in records_of(failure).items():
-                content[f"{number}/{name}"] = record
-        if content:
-            return Message(content, reply_to=message), "completed"
-    return Message(Error(REFUSED, str(refusal)), reply_to=message), "failed"
+        failure = records_of(ClientFailure(f"agreement: {why}", kind="agreement"))
+        for number in listed[:MOST_NAMED]:
+            if isinstance(number, int):
+                content[f"{number}/error"] = failure["error"]
+    if content:
+        return Message(content, reply_to=message)
+    return Message(Error(REFUSED, why), reply_to=message)
 
 
 def push_message(client: RuntimeHttpClient, reply: Message, context: Context) -> None:
@@ -210,38 +170,6 @@ def push_message(client: RuntimeHttpClient, reply: Message, context: Context) ->
     if reply.has_content():
         reply.content = folded(reply.content, secrets.token_bytes(NONCE_BYTES))
     push_as_it_is(client, reply, context)
-
-
-class PendingTask:
-    """A file with the token of the task in hand and, once the message is pulled, the message without its content.
-
-    flwr's SuperNode waits one minute for the answer to a message that was pulled. If a task has begun and its message
-    was never pulled, it waits forever. The executor after a killed one therefore reads the file and answers with an
-    error.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def write(self, token: str, message: bytes = b"") -> None:
-        """Save the task in hand, readable by this user only: its token gives access to the task."""
-        content = json.dumps({"token": token, "message": b64encode(message).decode()})
-        with suppress(OSError):  # on a full disk the task is answered all the same
-            self.file.touch(0o600)
-            self.file.write_text(content)
-
-    def read(self) -> tuple[str, bytes] | None:
-        """Return the saved token and serialized message, which may be empty; None without a readable file."""
-        try:
-            saved = json.loads(self.file.read_text())
-            return str(saved["token"]), b64decode(saved["message"], validate=True)
-        except (OSError, ValueError, TypeError, LookupError):
-            return None
-
-    def clear(self) -> None:
-        """Delete the file: no task is in hand."""
-        with suppress(OSError):
-            self.file.unlink(missing_ok=True)
 
 
 class Incoming(PollingClient):
@@ -282,11 +210,17 @@ class Executor:
             idle: Called at least once per second; returns whether this executor is to end before its next task.
         """
         self.address = address
-        self.approved = Approved(site.agreement.sha256, site.agreement.app)
+        self.agreement = site.agreement
         self.pool = pool
         self.audit = site.audit
         self.idle = idle
-        self.pending_task = PendingTask(site.state / "task")
+        self.in_hand = site.state / "task"
+        """The file with the token of the task in hand and, once it is pulled, the message without its content.
+
+        flwr's SuperNode waits one minute for the answer to a message that was pulled. If a task has begun and its
+        message was never pulled, it waits forever. The executor after a killed one therefore reads the file and answers
+        with an error.
+        """
         self.plain = site.app is not None
         """Whether the app is not FedSkew's own. Its replies are pushed unchanged."""
         self.following: AcquireTaskResponse | None = None
@@ -300,15 +234,13 @@ class Executor:
 
     def run(self) -> None:
         """Serve tasks until `idle` says so. First answer the task that a killed executor has left behind."""
-        if left := self.pending_task.read():
-            self.give_back(*left)
+        if self.in_hand.exists():
+            self.give_back()
         last = time.monotonic()
         while not self.idle():
             taken = self.following or self.take()
             self.following = None
-            if taken is None:
-                time.sleep(0.5)
-            elif taken.HasField("task"):
+            if taken is not None:
                 self.serve(taken.task, taken.token)
                 last = time.monotonic()
             else:
@@ -316,28 +248,33 @@ class Executor:
                 time.sleep(min(LONGEST, max(SHORTEST, SHARE * idle_time)))
 
     def take(self) -> AcquireTaskResponse | None:
-        """Return the SuperNode's response, with or without a task; None if it does not respond or refuses."""
+        """Return the SuperNode's next task; None if there is none, or if it does not respond or refuses."""
         request = AcquireTaskRequest(supported_task_types=TASKS)
         try:
             taken: AcquireTaskResponse = self.link.AcquireTask(request)
         except Exception as error:  # from httpx, which flwr uses
-            answer = getattr(error, "response", None)
-            if answer is not None:
-                logger.error(
-                    "the SuperNode refuses tasks (%s): is the secret the same?", answer.status_code
-                )
+            if answered(error):
+                logger.error("the SuperNode refuses tasks (is the secret the same?): %s", error)
             return None
-        return taken
+        return taken if taken.HasField("task") else None
 
-    def give_back(self, token: str, saved: bytes) -> None:
-        """Answer the task of a killed executor with an error, so that the server sends its message again.
+    def keep(self, token: str, message: bytes = b"") -> None:
+        """Keep the task in hand in its file, readable by this user only: its token gives access to the task."""
+        with suppress(OSError):  # on a full disk the task is answered all the same
+            self.in_hand.touch(0o600)
+            self.in_hand.write_bytes(token.encode() + b"\n" + message)
 
-        Args:
-            token: The task's token.
-            saved: The serialized message; empty if it was not pulled.
-        """
-        with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
-            try:
+    def forget(self) -> None:
+        """Delete the file: no task is in hand."""
+        with suppress(OSError):
+            self.in_hand.unlink(missing_ok=True)
+
+    def give_back(self) -> None:
+        """Answer the task of a killed executor with an error, so that the server sends its message again."""
+        try:
+            token, _, saved = self.in_hand.read_bytes().partition(b"\n")
+            interceptor = RuntimeTokenHttpInterceptor(token.decode())
+            with closing(connect(self.address, interceptor)) as client:
                 with suppress(Exception):  # flwr refuses this if the task has begun already
                     client.PullTaskInput(PullTaskInputRequest())
                 if saved:
@@ -347,54 +284,36 @@ class Executor:
                 for message in messages:
                     self.fail(client, message_from_proto(message))
                 push_task_output(client, None, "failed", KILLED)
-            # The token has expired, the SuperNode has ended, or the saved message is truncated.
-            except Exception as error:
-                logger.error(
-                    "what was in hand is not given back: %s: %s", type(error).__name__, error
-                )
-        self.pending_task.clear()
+        # The token has expired, the SuperNode has ended, or the file is truncated.
+        except Exception as error:
+            logger.error("what was in hand is not given back: %s: %s", type(error).__name__, error)
+        self.forget()
 
     def fail(self, client: RuntimeHttpClient, message: Message) -> None:
         """Reply with an error to a message whose executor was killed, and write that to the audit log."""
         about = message.metadata
-        kind = logged_kind(message)
-        entry = {"run": about.run_id, "message": about.message_id, "kind": kind}
-        self.audit.write("failed", **entry, app=self.approved.app, left=[], why=KILLED)
+        self.audit.write("failed", **logged(about.run_id, message), left=[], why=KILLED)
         context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
-        reply = Message(Error(CRASHED, KILLED), reply_to=message)
-        push_message(client, reply, context)
-        logger.error("%s of run %s: %s", kind, about.run_id, KILLED)
+        push_message(client, Message(Error(CRASHED, KILLED), reply_to=message), context)
+        logger.error("%s of run %s: %s", about.message_type, about.run_id, KILLED)
 
     def serve(self, task: Task, token: str) -> None:
         """Answer one task. If the SuperNode ends before it has the reply, only this task is lost."""
         with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
             try:
-                self.pending_task.write(token)
+                self.keep(token)
                 heartbeat = self.heartbeat(client)
                 message, context, run, fab = self.pull(client, token, heartbeat)
                 began = time.monotonic()
-                entry = {"run": run.run_id, "message": message.metadata.message_id}
-                entry["kind"] = logged_kind(message)
+                entry = logged(run.run_id, message)
                 try:
-                    settings = "" if self.plain else settings_of(message)
-                    entry |= facts_of(settings)
-                    try:
-                        self.check(task, fab.content, entry.get("federation", ""))
-                    except NotApproved as refusal:
-                        reply, status = refusal_of(message, refusal)
-                        logger.error("refused: %s (run %s)", refusal, run.run_id)
-                        self.audit.write("refused", **entry, why=str(refusal))
-                    else:
-                        entry |= asdict(self.approved)
-                        if settings:
-                            self.log_settings(settings, message, context, entry)
-                        reply, status = self.run_task(message, context, entry, heartbeat)
+                    reply = self.answer(task, fab.content, message, context, entry, heartbeat)
                 except OSError as error:  # a reply that cannot be logged must not leave the site
                     reply = Message(Error(CRASHED, UNLOGGED), reply_to=message)
-                    status = "failed"
                     logger.error("%s: %s", UNLOGGED, error)
                 push = push_as_it_is if self.plain else push_message
                 push(client, reply, context)
+                status = "failed" if reply.has_error() else "completed"
                 push_task_output(client, context, status, "")
                 seconds = time.monotonic() - began
                 logger.info("%s of run %s: %.2f s", entry["kind"], run.run_id, seconds)
@@ -406,7 +325,7 @@ class Executor:
                     push_task_output(client, None, "failed", str(error))
                 logger.error("a task was lost: %s: %s", type(error).__name__, error)
             finally:
-                self.pending_task.clear()
+                self.forget()
 
     def pull(
         self,
@@ -436,15 +355,11 @@ class Executor:
             if time.monotonic() < due:
                 return
             due = time.monotonic() + LOOK
-            if self.following is None:
-                taken = self.take()
-                if taken is not None and taken.HasField("task"):
-                    self.following = taken
+            self.following = self.following or self.take()
             if self.following:
                 raise TaskAbandoned("the rest of its message does not come")
 
-        pulled = partial(self.pending_task.write, token)
-        with closing(Incoming(client, waiting, pulled)) as incoming:
+        with closing(Incoming(client, waiting, partial(self.keep, token))) as incoming:
             message, context, run, fab = pull_task_input(incoming)  # type: ignore[arg-type]
         if message.has_content():
             message.content = unfolded(message.content)
@@ -467,6 +382,58 @@ class Executor:
 
         return beat
 
+    def answer(
+        self,
+        task: Task,
+        fab: bytes,
+        message: Message,
+        context: Context,
+        entry: dict[str, Any],
+        heartbeat: Callable[[], None],
+    ) -> Message:
+        """Return the reply to a task's message, once the audit log has it.
+
+        Args:
+            task: The task.
+            fab: The packed app that came with it.
+            message: Its message.
+            context: The run's context.
+            entry: What the audit log is to say of the message.
+            heartbeat: Called at least once per second.
+
+        Raises:
+            OSError: the audit log cannot be written.
+            TaskAbandoned: nobody waits for the reply.
+        """
+        settings = "" if self.plain else settings_of(message)
+        facts = facts_of(settings)
+        entry |= facts
+        try:
+            self.check(task, fab, facts.get("federation", ""))
+        except NotApproved as refusal:
+            why = str(refusal)
+            logger.error("refused: %s (run %s)", why, entry["run"])
+            self.audit.write("refused", **entry, left=[], why=why)
+            return refused(message, why)
+        entry |= {"federation": self.agreement.sha256, "app": self.agreement.app}
+        if settings:
+            signature = str(context.run_config.get(RUN_SIGNATURE, ""))[:LONGEST_SIGNATURE]
+            entry["settings"] = self.log_settings(entry["run"], settings, facts, signature)
+            number = message.content.config_records["task"].get("round")
+            if type(number) is int:
+                entry["round"] = number
+
+        began = time.monotonic()
+        reply, left, why = self.pool.run_task(entry["run"], message, context, heartbeat)
+        event = "answered"
+        if reply.has_error():
+            event = "refused" if reply.error.code == REFUSED else "failed"
+        entry |= {"seconds": round(time.monotonic() - began, 3), "left": left}
+        if why:
+            entry["why"] = why
+        self.audit.write(event, **entry)
+        return reply
+
     def check(self, task: Task, fab: bytes, stated: str) -> None:
         """Check that a task is approved.
 
@@ -481,63 +448,28 @@ class Executor:
         if task.type != CLIENT_TASK:
             raise NotApproved(f"this site runs no task of kind {task.type}")
         try:
-            code = packed_hash(fab)
+            app = packed_hash(fab)
         except DataError as error:
-            reason = f"the app is not approved at this site: {error}"
-            raise NotApproved(reason) from None
-        self.approved.check(stated, code)
+            raise NotApproved(f"the app is not approved at this site: {error}") from None
+        agreed = self.agreement
+        if stated and stated != agreed.sha256:
+            raise NotApproved(
+                f"federation.toml {stated[:SHOWN]} is not approved at this site, which has approved "
+                f"{agreed.sha256[:SHOWN]}: agree on one text, and start the run again"
+            )
+        if app != agreed.app:
+            raise NotApproved(f"the app {app[:SHOWN]} is not approved at this site")
 
-    def log_settings(
-        self, settings: str, message: Message, context: Context, entry: dict[str, Any]
-    ) -> None:
-        """Write a run's settings to the audit log, once, and add their hash and the round to `entry`.
+    def log_settings(self, run: int, settings: str, facts: dict[str, str], signature: str) -> str:
+        """Write a run's settings to the audit log, once, and return their hash.
 
         The coordinator's signature is logged as received, without a check: later, it can prove that the coordinator
         requested the run.
         """
         code = hash_of(settings)
-        signature = str(context.run_config.get(RUN_SIGNATURE, ""))[:LONGEST_SIGNATURE]
         if (code, signature) not in self.logged:
-            about: dict[str, Any] = {
-                key: entry[key] for key in ("run", "federation", "name", "method") if key in entry
-            }
-            if signature:
-                about["signature"] = signature
             text = settings if len(settings) <= LONGEST_SETTINGS else f"{len(settings)} characters"
-            self.audit.write("run", **about, settings=code, text=text)
+            about = {**facts, "signature": signature, "settings": code, "text": text}
+            self.audit.write("run", run=run, **about)
             self.logged.add((code, signature))
-        entry["settings"] = code
-        round = message.content.config_records["task"].get("round")
-        if type(round) is int:
-            entry["round"] = round
-
-    def run_task(
-        self,
-        message: Message,
-        context: Context,
-        entry: dict[str, Any],
-        heartbeat: Callable[[], None],
-    ) -> Any:
-        """Run a message in the worker, write the result to the audit log, and return the reply and the task's status.
-
-        If the worker dies, a new one tries once more.
-        """
-        began = time.monotonic()
-        for _ in range(2):
-            result = self.pool.run_task(message.metadata.run_id, message, context, heartbeat)
-            if result is None:  # the worker died
-                continue
-            reply, records = result
-            if reply.has_error() and reply.error.code == REFUSED:
-                why = records[0]["why"]
-                self.audit.write("refused", **entry, left=[], why=why)
-                return reply, "failed"
-            seconds = round(time.monotonic() - began, 3)
-            event = "failed" if reply.has_error() else "answered"
-            status = "failed" if reply.has_error() else "completed"
-            self.audit.write(event, **entry, seconds=seconds, left=records)
-            return reply, status
-        why = "the worker died twice"
-        self.audit.write("failed", **entry, left=[], why=why)
-        error = Error(CRASHED, f"{why}; see the site's log")
-        return Message(error, reply_to=message), "failed"
+        return code

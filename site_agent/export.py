@@ -40,36 +40,26 @@ def export(site: Site, shared: Path, output: Path) -> Path:
         raise DataError("is whole as it is: no site keeps a part of it", where=str(source))
     if target.resolve() == source.resolve():
         raise DataError(f"must be another folder than that of {source}", where=str(output))
-    folder = folder_of(site.run_folder(text["run"]), site.number)
-    memories = memories_in(text[KEPT], source)
-    if site.name not in memories:
-        reason = f"{site.name} has trained in no round of {text['run']} that counts"
-        raise DataError(reason, where=str(source))
-    round, code = memories[site.name]
     try:
-        memory = load_memory(folder, round, expected_digest=code)
+        round, code = json.loads(text[KEPT])[site.name]
+        folder = folder_of(site.run_folder(text["run"]), site.number)
+        memory = load_memory(folder, int(round), expected_digest=str(code))
+    except KeyError:
+        reason = f"{site.name} has trained in no round of {text['run']} that counts"
+        raise DataError(reason, where=str(source)) from None
     except (Damaged, MemoryLost) as error:
         raise DataError(str(error)) from None
+    except (ValueError, TypeError, RecursionError):
+        reason = f"its metadata {KEPT} names no memory of a site"
+        raise DataError(reason, where=str(source)) from None
     private = memory.get("private", {})
     both = tensors.keys() & private.keys()
     if both:
         raise DataError(f"holds {min(both)}, which this site keeps for itself", where=str(source))
-    metadata = {key: value for key, value in text.items() if key != KEPT}
-    metadata |= {**reading_of(site), "site": site.name}
+    metadata = {**text, **reading_of(site), "site": site.name}
+    del metadata[KEPT]
     write_atomically(target, {**tensors, **private}, metadata)
     return target
-
-
-def memories_in(text: str, source: Path) -> dict[str, tuple[int, str]]:
-    """Return the round and the digest of each site's memory, by name. Raises DataError for another text."""
-    try:
-        memories = {}
-        for name, (round, code) in json.loads(text).items():
-            memories[name] = (int(round), str(code))
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        reason = f"its metadata {KEPT} names no memory of a site"
-        raise DataError(reason, where=str(source)) from None
-    return memories
 
 
 def reading_of(site: Site) -> dict[str, str]:

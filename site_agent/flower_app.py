@@ -21,7 +21,7 @@ from data import DataError
 from site_agent.app_files import app_hash
 from site_agent.config import AppPolicy, Site
 from site_agent.pool import leaving
-from site_agent.signature import check_app_signed
+from site_agent.run_approval import check_app_signed
 
 SAMPLES = "num-examples"
 """The metric by which flwr's strategies weigh a reply."""
@@ -33,25 +33,14 @@ class InstalledApp:
     """The approved app of a site, imported by the first message that a process gets."""
 
     def __init__(self, site: Site, files: Mapping[str, bytes]) -> None:
-        """Write the files below the site's state, in place of what is there.
+        """Write the approved app's files, by name, below the site's state, in place of what is there.
 
-        Args:
-            site: whose `app` is the policy for the replies.
-            files: the approved app's, by name.
-
-        Raises:
-            DataError: an app without a ClientApp, or with a module whose name is taken.
+        Raises DataError for an app without a ClientApp.
         """
-        assert site.app is not None
-        self.policy = site.app
-        self.agreement = site.agreement
-        self.name = site.name
-        self.hash = app_hash(files)
-        self.node_config = {OWN_DATA: site.data.partition(":")[2], **site.node_config}
+        self.site = site
         self.folder = site.state / "app"
         self.reference = client_app_of(files, str(self.folder))
         self.app: Any = None
-        check_module_names(files, self.folder)
         if self.folder.exists():
             shutil.rmtree(self.folder)
         for name, content in files.items():
@@ -66,12 +55,15 @@ class InstalledApp:
             RunNotSigned: the run is not signed with federation.toml's run-key; the app is not imported then.
             RunNotAllowed: a reply that must not leave, or a copy that was changed.
         """
-        check_app_signed(self.agreement, self.name, context.run_config)
+        site = self.site
+        assert site.app is not None
+        check_app_signed(site.agreement, site.name, context.run_config)
         if self.app is None:
             self.app = self.load()
-        context.node_config = {**context.node_config, **self.node_config}
+        of_site = {OWN_DATA: site.data.partition(":")[2], **site.app.node_config}
+        context.node_config = {**context.node_config, **of_site}
         reply: Message = self.app(message, context)
-        check_reply(self.policy, reply, message)
+        check_reply(site.app, reply, message)
         return reply
 
     def load(self) -> Any:
@@ -81,7 +73,7 @@ class InstalledApp:
             if not file.is_dir():
                 name = file.relative_to(self.folder).as_posix()
                 files[name] = file.read_bytes()
-        if app_hash(files) != self.hash:
+        if app_hash(files) != self.site.agreement.app:
             raise RunNotAllowed("app", f"the copy in {self.folder} is not what was approved")
         check_module_names(files, self.folder)
         sys.dont_write_bytecode = True  # the copy stays as it was approved
@@ -94,16 +86,16 @@ def client_app_of(files: Mapping[str, bytes], where: str) -> str:
     """Return the reference MODULE:NAME of an app's ClientApp. Raises DataError for an app without one."""
     try:
         table = tomllib.loads(files["pyproject.toml"].decode())
-        reference = table["tool"]["flwr"]["app"]["components"]["clientapp"]
-        module, colon, name = reference.partition(":")
-    except (LookupError, ValueError, AttributeError, TypeError):
-        module = colon = name = ""
+        reference = str(table["tool"]["flwr"]["app"]["components"]["clientapp"])
+    except (LookupError, ValueError, TypeError):
+        reference = ""
+    module, _, name = reference.partition(":")
     path = module.replace(".", "/")
     is_in_app = f"{path}.py" in files or f"{path}/__init__.py" in files
-    if not colon or not name or not is_in_app:
+    if not name or not is_in_app:
         rule = "must name MODULE:NAME of a module in the app"
         raise DataError(rule, where=f"{where}: pyproject.toml", key="clientapp")
-    return str(reference)
+    return reference
 
 
 def check_module_names(files: Mapping[str, bytes], folder: Path) -> None:
@@ -111,17 +103,12 @@ def check_module_names(files: Mapping[str, bytes], folder: Path) -> None:
 
     A clone of FedSkew has packages with common names, such as `data`; an installed wheel has `fedskew` alone.
     """
-    names = set()
-    for file in files:
-        if file.endswith(".py"):
-            top_level, _, _ = file.partition("/")
-            names.add(top_level.removesuffix(".py"))
-    for name in sorted(names):
+    modules = [file for file in files if file.endswith(".py")]
+    for name in sorted({file.partition("/")[0].removesuffix(".py") for file in modules}):
         module = sys.modules.get(name)
-        if module is None and name not in sys.stdlib_module_names:
-            continue
+        is_taken = module is not None or name in sys.stdlib_module_names
         loaded_from = Path(getattr(module, "__file__", None) or "")
-        if folder not in loaded_from.parents:
+        if is_taken and folder not in loaded_from.parents:
             rule = f"has the name of a module that is loaded here before the app's {name}"
             remedy = "install FedSkew as a wheel, or rename the app's module"
             raise DataError(rule, where=str(folder), key=name, remedy=remedy)
@@ -169,8 +156,7 @@ def check_samples(policy: AppPolicy, reply: Message) -> None:
     numbers = [record[SAMPLES] for record in records if SAMPLES in record]
     if not numbers:
         raise RunNotAllowed("min-samples", f"the reply does not state {SAMPLES}")
-    least = policy.min_samples
     for samples in numbers:
-        if not isinstance(samples, int | float) or not samples >= least:
-            made_of = f"the reply is made of {samples} samples"
-            raise RunNotAllowed("min-samples", f"{made_of}, and at least {least} are asked for")
+        if not isinstance(samples, int | float) or not samples >= policy.min_samples:
+            rule = f"{SAMPLES} is {samples}, and must be at least {policy.min_samples}"
+            raise RunNotAllowed("min-samples", rule)

@@ -1,6 +1,7 @@
 """A site's two keys: the node key, which identifies it, and the mask key, which its masks in sums are made of."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -54,20 +55,15 @@ def write_private(
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the private key in a file.
+    """Return the node key in a file.
 
     Raises:
         DataError: no such file, one that others may read, or a key of another kind.
     """
-    content = read_private(path, "node key")
-    try:
-        key = serialization.load_ssh_private_key(content, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        rule = "must be a private key in OpenSSH's format without a password"
-        raise DataError(rule, where=str(path)) from None
+    key = loaded(path, "node key", serialization.load_ssh_private_key)
     if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP384R1):
         return key
-    rule = "must be an ECDSA P-384 key, as `fedskew-site key` makes it"
+    rule = "must be an ECDSA P-384 key in OpenSSH's format without a password, as `fedskew-site key` makes it"
     raise DataError(rule, where=str(path))
 
 
@@ -77,15 +73,20 @@ def read_mask_key(path: Path) -> X25519PrivateKey:
     Raises:
         DataError: no such file, one that others may read, or a key of another kind.
     """
-    content = read_private(path, "mask key")
+    key = loaded(path, "mask key", serialization.load_pem_private_key)
+    if isinstance(key, X25519PrivateKey):
+        return key
     rule = "must be an X25519 key without a password, as `fedskew-site key` makes it"
+    raise DataError(rule, where=str(path))
+
+
+def loaded(path: Path, what: str, load: Callable[[bytes, None], object]) -> object:
+    """Return what `load` makes of a key's file without a password; None where it cannot. Raises as `read_private`."""
+    content = read_private(path, what)
     try:
-        key = serialization.load_pem_private_key(content, None)
+        return load(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise DataError(rule, where=str(path)) from None
-    if not isinstance(key, X25519PrivateKey):
-        raise DataError(rule, where=str(path))
-    return key
+        return None
 
 
 def read_private(path: Path, what: str) -> bytes:

@@ -17,7 +17,7 @@ from client_app.training import steps_of
 from client_app.variants import VARIANTS
 from data import DataError
 from site_agent.audit import append, complete_lines, last_line
-from site_agent.config import Site
+from site_agent.config import Site, field_of
 
 BY_CLASS = ("class-counts", "class-statistics", "head-gradients")
 """Permissions whose uploads have values per class; min-class-samples applies to these."""
@@ -42,14 +42,12 @@ class Policy:
     def check_ready(self) -> None:
         """Check everything that the run will ask for. The error names all missing permissions at once."""
         self.check_training()
-        needed = {"model", "scores"}
-        for variant in self.variants:
-            if variant.upload.permission:
-                needed.add(variant.upload.permission)
-        missing = sorted(needed - self.site.allow)
+        asked = {variant.upload.permission for variant in self.variants} - {""}
+        needed = sorted({"model", "scores"} | asked)
+        missing = [permission for permission in needed if permission not in self.site.allow]
         if missing:
             raise NotAllowed(", ".join(missing))
-        for permission in sorted(needed):
+        for permission in needed:
             self.check_counts(permission)
         self.check_scores()
 
@@ -73,41 +71,32 @@ class Policy:
         layer divided by its bias change is that image.
         """
         samples = int(self.counts_C.sum())
-        batch = min(self.training.batch_size, samples)
-        steps = steps_of(samples, self.training)
-        used = samples_in_update(samples, self.training)
-        site = self.site
-        for key, number, least, text in (
-            ("min-batch-size", batch, site.min_batch_size, f"a mini-batch has {batch} samples"),
-            ("min-steps", steps, site.min_steps, f"a round has {steps} steps"),
-            (
-                "min-update-samples",
-                used,
-                site.min_update_samples,
-                f"an update is made of {used} samples",
-            ),
-        ):
+        numbers = {
+            "min-batch-size": min(self.training.batch_size, samples),
+            "min-steps": steps_of(samples, self.training),
+            "min-update-samples": samples_in_update(samples, self.training),
+        }
+        for key, number in numbers.items():
+            least = getattr(self.site, field_of(key))
             if number < least:
-                raise RunNotAllowed(key, f"{text}, and at least {least} are asked for")
+                raise RunNotAllowed(
+                    key, f"the run has {number}, and at least {least} are asked for"
+                )
 
     def check_uploads(self, uploads: Mapping[str, State]) -> None:
         """Check uploads or answers, by the name of their local method. An upload of an unknown method never passes."""
         permissions = {variant.name: variant.upload.permission for variant in self.variants}
         for name in sorted(uploads):
-            if (
-                name not in permissions
-            ):  # also one that is called as a permission is, such as control-variates
+            # Not even of one that is called as a permission is, such as control-variates.
+            if not permissions.get(name):
                 raise NotAllowed(name)
-            self.check_permission(permissions[name] or name)
+            self.check_permission(permissions[name])
             self.check_counts(permissions[name])
 
     def check_scores(self) -> None:
         """Check whether scores on the test set may leave: the permission, and enough test samples."""
         self.check_permission("scores")
-        least = self.site.min_test_samples
-        if self.tested < least:
-            reason = f"{self.tested} test samples, and min-test-samples = {least}"
-            raise NotAllowed("scores", reason)
+        self.check_number("scores", "min-test-samples", self.tested)
 
     def check_counts(self, permission: str) -> None:
         """Check that values of a permission are of enough samples.
@@ -115,19 +104,16 @@ class Policy:
         Values per class need min-class-samples of every class at the site, sums of columns min-update-samples rows.
         """
         if permission == ColumnSums.permission:
-            rows = int(self.counts_C.sum())
-            least = self.site.min_update_samples
-            if rows < least:
-                reason = f"the sums are of {rows} training rows, and min-update-samples = {least}"
-                raise NotAllowed(permission, reason)
-        if permission not in BY_CLASS:
-            return
-        counts = [int(count) for count in self.counts_C.tolist() if count]
-        fewest = min(counts, default=0)
-        least = self.site.min_class_samples
-        if fewest < least:
-            reason = f"a class has {fewest} samples, and min-class-samples = {least}"
-            raise NotAllowed(permission, reason)
+            self.check_number(permission, "min-update-samples", int(self.counts_C.sum()))
+        if permission in BY_CLASS:
+            counts = [int(count) for count in self.counts_C.tolist() if count]
+            self.check_number(permission, "min-class-samples", min(counts, default=0))
+
+    def check_number(self, permission: str, key: str, number: int) -> None:
+        """Raise NotAllowed for values of fewer samples than a key of the policy asks for."""
+        least = getattr(self.site, field_of(key))
+        if number < least:
+            raise NotAllowed(permission, f"it is of {number} samples, and {key} = {least}")
 
     def check_permission(self, permission: str) -> None:
         """Raise NotAllowed for a permission that is not in `allow` of site.toml."""
@@ -198,13 +184,12 @@ def is_of_module(name: str, module: str) -> bool:
 
 def check_names(site: Site) -> None:
     """Raise DataError if the policy names a method or a model that does not exist: such an entry allows nothing."""
-    for key, names, known in (
-        ("methods", site.methods or (), VARIANTS),
-        ("models", site.models or (), [*MODELS, *filter(None, [site.agreement.backbone])]),
-    ):
-        for name in names:
-            if name not in known and not is_of_module(name, site.agreement.module):
-                rule = f"must be some of {', '.join(known)}"
-                if site.agreement.module:
-                    rule += f", or {site.agreement.module}:NAME"
+    agreement = site.agreement
+    known = {"methods": [*VARIANTS], "models": [*MODELS, *filter(None, [agreement.backbone])]}
+    for key, names in known.items():
+        for name in getattr(site, key) or ():
+            if name not in names and not is_of_module(name, agreement.module):
+                rule = f"must be some of {', '.join(names)}"
+                if agreement.module:
+                    rule += f", or {agreement.module}:NAME"
                 raise DataError(rule, where="policy", key=key, value=name)

@@ -14,21 +14,22 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-import numpy as np
+import torch
 from flwr.app import ArrayRecord, Context, Error, Message
-from numpy.typing import NDArray
 
 from client_app.local_site import NotAllowed
 from client_app.messages import bytes_of, unpack
 from client_app.serialization import DecodeError
+from client_app.state import State, norm
 
 logger = logging.getLogger("fedskew.site")
 MOST_MESSAGES = 200
 """Messages after which a process is replaced, so that what a library leaks goes with it."""
 REFUSED = 7
 """flwr's code INVALID_FAB: what the site's policy does not let run, or leave."""
-RAISED = 2
-"""flwr's code for an error in place of a reply: CLIENT_APP_RAISED_EXCEPTION."""
+RAISED, CRASHED = 2, 8
+"""flwr's codes CLIENT_APP_RAISED_EXCEPTION and CLIENT_APP_CRASHED."""
+DIED = "the worker died"
 
 App = Callable[[Message, Context], Message]
 Leaving = list[dict[str, Any]]
@@ -54,11 +55,11 @@ class Pool:
         message: Message,
         context: Context,
         waiting: Callable[[], None],
-    ) -> tuple[Message, Leaving] | None:
-        """Run one message in the worker. Return the reply and what leaves in it, or None if the worker died.
+    ) -> tuple[Message, Leaving, str]:
+        """Run one message in the worker. Return the reply, what leaves in it, and why it was refused or failed, or "".
 
         `waiting` is called every second until then. `context` gets the app's new state, unless the app failed or its
-        reply was refused.
+        reply was refused. If the worker dies, the reply is an error, and the server asks again.
         """
         is_usable = self.process is not None and self.process.is_alive()
         if not is_usable or run != self.run or self.messages >= MOST_MESSAGES:
@@ -70,16 +71,16 @@ class Pool:
             while not (ready := wait([self.connection, self.process.sentinel], timeout=1.0)):
                 waiting()
             if self.connection in ready:
-                reply, rows, state = self.connection.recv()
+                reply, rows, why, state = self.connection.recv()
                 if state is not None:
                     context.state = state
-                return reply, rows
+                return reply, rows, why
         except (EOFError, BrokenPipeError, ConnectionResetError):
             pass
         self.process.join(1)
-        logger.error("the worker died (status %s)", self.process.exitcode)
+        logger.error("%s (status %s)", DIED, self.process.exitcode)
         self.end()
-        return None
+        return Message(Error(CRASHED, f"{DIED}; see the site's log"), reply_to=message), [], DIED
 
     def renew(self, run: int) -> None:
         """End the worker, if there is one, and start a new one for a run."""
@@ -117,6 +118,8 @@ def serve(
     threading.Thread(target=end_with_parent, daemon=True).start()
     while True:
         message, context = connection.recv()
+        rows: Leaving = []
+        why, state = "", None
         try:
             reply = app(message, context)
             rows = leaving(reply, message)
@@ -125,14 +128,12 @@ def serve(
             logger.error("refused: %s", error)
             reason = f"policy: {error.permission}"  # the site's numbers stay in its own log
             reply = Message(Error(REFUSED, reason), reply_to=message)
-            rows = [{"name": error.permission, "bytes": 0, "why": str(error)}]
-            state = None
+            why = str(error)
         except Exception as error:
             logger.exception("the app failed")
-            reply = Message(Error(RAISED, type(error).__name__), reply_to=message)
-            rows = []
-            state = None
-        connection.send((reply, rows, state))
+            why = type(error).__name__
+            reply = Message(Error(RAISED, why), reply_to=message)
+        connection.send((reply, rows, why, state))
 
 
 def end_with_parent() -> None:
@@ -154,42 +155,32 @@ def leaving(reply: Message, message: Message) -> Leaving:
         if isinstance(record, ArrayRecord):
             # FedSkew's reply has 0/model of client 0 for the message's model.
             asked = received.get(name, received.get(name.partition("/")[2]))
-            norm = norm_of(arrays_in(record), {} if asked is None else arrays_in(asked))
-            row["norm"] = float(f"{norm:.6g}")
+            length = norm_of(state_in(record), {} if asked is None else state_in(asked))
+            row["norm"] = float(f"{length:.6g}")
         elif "reason" in record:
             row["why"] = record["reason"]
         rows.append(row)
     return rows
 
 
-def arrays_in(record: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a record by name, whether FedSkew has packed them or not."""
+def state_in(record: ArrayRecord) -> State:
+    """Return the tensors of a record by name, whether FedSkew has packed them or not."""
     try:
-        state = unpack(record)
+        return unpack(record)
     except DecodeError:
-        return {name: array.numpy() for name, array in record.items()}
-    # numpy has no bfloat16.
-    return {
-        name: (tensor.double() if tensor.is_floating_point() else tensor).numpy()
-        for name, tensor in state.items()
-    }
+        return {name: torch.tensor(array.numpy()) for name, array in record.items()}
 
 
-def norm_of(arrays: dict[str, NDArray[Any]], known: dict[str, NDArray[Any]]) -> float:
-    """Return the norm of arrays, or of their change where all of them are known with the same shapes.
+def norm_of(state: State, known: State) -> float:
+    """Return the norm of tensors, or of their change where all of them are known with the same shapes.
 
     A whole number that has a former value is left out: batch norm's step counter would be larger than any weight.
     """
-    is_change = all(
-        name in known and known[name].shape == array.shape for name, array in arrays.items()
-    )
-    total = 0.0
-    for name, array in arrays.items():
-        change = array.astype(np.float64)
-        if is_change:
-            before = known[name]
-            if not array.shape and before.dtype.kind in "iu":
-                continue
-            change = change - before.astype(np.float64)
-        total += float(np.square(change).sum())
-    return float(np.sqrt(total))
+    changes = {}
+    for name, tensor in state.items():
+        before = known.get(name)
+        if before is None or before.shape != tensor.shape:
+            return norm(state)
+        if tensor.dim() or before.is_floating_point():
+            changes[name] = tensor.double() - before.double()
+    return norm(changes)

@@ -9,9 +9,11 @@ process alive, which looks healthy and never asks for a message again. Here it e
 """
 
 import ctypes
+import json
 import logging
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,26 +21,31 @@ import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from logging.handlers import RotatingFileHandler
-from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from filelock import FileLock, Timeout
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from data import DataError, SettingError
 from data.file_stamps import stamp_of
 from data.log_files import KEPT, LARGEST, rotate
+from site_agent.audit import NO_ENTRY, complete_lines
 
 if TYPE_CHECKING:
     from site_agent.config import Link, Site
     from site_agent.pool import App
 
 logger = logging.getLogger("fedskew.site")
-KEEP, CHILD, SUPERNODE = "keep-supernode", "child-of", "flower-supernode"
+KEEP, SUPERNODE = "keep-supernode", "flower-supernode"
 """What a process of this module is, its first argument: see the end of the file."""
 LOG = "supernode.log"
 SECONDS_TO_END = 3.0
@@ -48,6 +55,8 @@ GAVE_UP = 1
 """Exit status where flwr's SuperNode has returned."""
 PR_SET_PDEATHSIG = 1
 """Of Linux' prctl: the signal that the kernel sends this process when its parent ends."""
+KINDS = ("train", "evaluate", "query")
+"""The message types that a metric names. Any other is `other`: the coordinator chooses what a message is called."""
 
 
 def write_log(path: Path) -> None:
@@ -119,7 +128,6 @@ def execute(
     write_log(site.state / "site.log")
     os.environ.update(environment(site.state / "link"))
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-    from site_agent import metrics
     from site_agent.executor import Executor
     from site_agent.pool import Pool
 
@@ -129,8 +137,9 @@ def execute(
     pool = Pool(app_of(site, files))
     audit.write("started", app=site.agreement.app, federation=site.agreement.sha256)
     if metrics_port:
-        arguments = (site.state, metrics_port)
-        get_context("fork").Process(target=metrics.serve, args=arguments, daemon=True).start()
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(SiteMetrics(site.state))
+        start_http_server(metrics_port, addr="127.0.0.1", registry=registry)
 
     def idle() -> bool:
         """Keep the SuperNode running, and return whether another text has been approved."""
@@ -148,9 +157,6 @@ def execute(
         pool.end()
         audit.write("stopped")
     logger.info("another text is approved: this site starts again")
-    for process in active_children():  # the metrics' process has the port
-        process.kill()
-        process.join()
     # As another program: the new text may be for another release than the one that is loaded here.
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
@@ -223,6 +229,45 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+class SiteMetrics(Collector):
+    """A site's Prometheus metrics: what its audit log says, and the room on its disk."""
+
+    def __init__(self, state: Path) -> None:
+        """`state` is the site's state folder, with the log."""
+        self.state = state
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of the log as it is now, and of its disk."""
+        events: Counter[str] = Counter()
+        seconds: Counter[str] = Counter()
+        sent, last = 0, 0.0
+        for line in complete_lines(self.state / "audit.jsonl"):
+            with suppress(*NO_ENTRY):  # `fedskew-site log --verify` names such a line
+                entry = json.loads(line)
+                events[str(entry["event"])] += 1
+                sent += sum(row["bytes"] for row in entry.get("left", []))
+                if "kind" in entry:
+                    kind = entry["kind"].partition(".")[0]
+                    seconds[kind if kind in KINDS else "other"] += entry.get("seconds", 0.0)
+                    last = datetime.fromisoformat(entry["time"]).timestamp()
+
+        for name, text, label, totals in (
+            ("events", "Lines of the audit log by event.", "event", events),
+            ("seconds", "Seconds of answering by message type.", "kind", seconds),
+        ):
+            family = CounterMetricFamily(f"fedskew_site_{name}", text, labels=[label])
+            for value, total in sorted(totals.items()):
+                family.add_metric([value], total)
+            yield family
+        text = "Bytes that have left the site."
+        yield CounterMetricFamily("fedskew_site_sent_bytes", text, value=sent)
+        text = "Time of the last message that was answered or refused, 0 for none."
+        yield GaugeMetricFamily("fedskew_site_last_exchange_timestamp_seconds", text, value=last)
+        text = "Bytes free on the disk of the site's state."
+        free = shutil.disk_usage(self.state).free
+        yield GaugeMetricFamily("fedskew_site_disk_free_bytes", text, value=free)
+
+
 # ---- the process of the SuperNode ------------------------------------------------------------------------------------
 
 
@@ -232,9 +277,12 @@ def process_of(*words: str) -> list[str]:
 
 
 def command_of(link: "Link", port: int, secret: Path) -> list[str]:
-    """Return the command of a SuperNode that leaves its tasks to another process on loopback with the secret."""
+    """Return the command of a SuperNode that leaves its tasks to another process on loopback with the secret.
+
+    It ends with the process that calls this, or that this one is replaced by.
+    """
     return [
-        *process_of(SUPERNODE),
+        *process_of(SUPERNODE, str(os.getpid())),
         *("--superlink", link.address),
         *("--root-certificates", str(link.ca)),
         *("--auth-supernode-private-key", str(link.key)),
@@ -262,11 +310,11 @@ class SuperNode:
     """The SuperNode's process; whenever it ends it is started again."""
 
     def __init__(self, command: Sequence[str], home: Path) -> None:
-        self.command = process_of(CHILD, str(os.getpid()), *command)
+        self.command = command
         self.home = home
         self.process: subprocess.Popen[bytes] | None = None
-        self.ended = 0.0
-        """When it was seen to have ended; 0 while it runs."""
+        self.not_before = 0.0
+        """The earliest time of the next start."""
 
     def restart_if_dead(self) -> None:
         """Start the process if it has ended WAIT seconds ago; returns at once. Its log rotates."""
@@ -277,12 +325,11 @@ class SuperNode:
             status = self.process.poll()
             if status is None:
                 return
-            if not self.ended:
-                self.ended = time.monotonic()
-                logger.warning("the SuperNode ended (status %s; see %s)", status, log)
-            if time.monotonic() - self.ended < WAIT:
-                return
-        self.ended = 0.0
+            logger.warning("the SuperNode ended (status %s; see %s)", status, log)
+            self.process = None
+            self.not_before = time.monotonic() + WAIT
+        if time.monotonic() < self.not_before:
+            return
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 self.command,
@@ -294,9 +341,9 @@ class SuperNode:
 
     def stop(self) -> None:
         """End the process: politely, so that the coordinator hears of it, then for good."""
-        if self.process is None or self.process.poll() is not None:
+        if self.process is None:
             return
-        self.process.send_signal(signal.SIGTERM)
+        self.process.terminate()
         try:
             self.process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
@@ -304,9 +351,9 @@ class SuperNode:
             self.process.wait()
 
 
-def end_with_parent(parent: int, number: signal.Signals) -> None:
-    """Have the kernel send this process the signal `number` when its parent ends, however that happens (Linux)."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
+def end_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent ends, however that happens (Linux)."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it ended before the call, so no signal will come
         os._exit(1)
 
@@ -342,10 +389,8 @@ def keep_supernode(home: Path, command: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     # python -m site_agent.service ...
-    kind, *words = sys.argv[1:]
+    kind, first, *words = sys.argv[1:]
     if kind == KEEP:  # keep-supernode HOME COMMAND...
-        keep_supernode(Path(words[0]), words[1:])
-    if kind == CHILD:  # child-of PID COMMAND...
-        end_with_parent(int(words[0]), signal.SIGTERM)  # it holds across execvp
-        os.execvp(words[1], words[1:])
-    run_supernode(sys.argv[1:])  # flower-supernode ARGUMENTS...
+        keep_supernode(Path(first), words)
+    end_with_parent(int(first))  # flower-supernode PARENT ARGUMENTS...
+    run_supernode([kind, *words])

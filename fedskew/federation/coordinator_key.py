@@ -17,7 +17,7 @@ from data import DataError
 from data.agreement import Agreement
 from fedskew.federation.certificates import pem, write_private
 from site_agent.keys import public_text, read_private
-from site_agent.signature import ALGORITHM, signed_app_text, signed_text
+from site_agent.run_approval import ALGORITHM, signed_app_text, signed_text
 
 DECLARED = f'{RUN_SIGNATURE} = ""'
 """The line under [tool.flwr.app.config] without which flwr passes no signature to an app."""

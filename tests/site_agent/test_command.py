@@ -165,7 +165,7 @@ def test_a_run_that_waits_is_listed_shown_and_approved(
         check_approved(place, settings)
     at_site = ("--site", site_file)
     assert fedskew_site("runs", *at_site)[:2] == (0, f"waits      {code}\n")
-    shown = f"rounds = 20\nsha256 {code}\n"
+    shown = f'{{\n  "rounds": 20\n}}\nsha256 {code}\n'
     assert fedskew_site("approve-run", code, *at_site)[:2] == (1, f"{shown}not approved\n")
     assert fedskew_site("approve-run", code, *at_site, "--yes")[:2] == (0, f"{shown}approved\n")
     check_approved(place, settings)

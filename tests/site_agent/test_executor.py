@@ -25,10 +25,8 @@ from site_agent.audit import Audit
 from site_agent.executor import (
     CLIENT_TASK,
     TASKS,
-    Approved,
     Executor,
     Incoming,
-    PendingTask,
     facts_of,
     push_message,
 )
@@ -82,8 +80,8 @@ class Site:
         )
         monkeypatch.setattr(module, "HEARTBEAT", 0.0)
         self.audit, self.pool = Audit(folder / "audit.jsonl"), Pool(app)
-        agreed = SimpleNamespace(sha256="", app=app_hash(packed_files(fab())))
-        site = SimpleNamespace(agreement=agreed, audit=self.audit, state=folder, app=None)
+        self.agreed = SimpleNamespace(sha256="", app=app_hash(packed_files(fab())))
+        site = SimpleNamespace(agreement=self.agreed, audit=self.audit, state=folder, app=None)
         self.executor = Executor("loopback", b"secret", site, self.pool, lambda: False)  # type: ignore[arg-type]
 
     def pull(self, client: object) -> Any:
@@ -159,8 +157,8 @@ def test_another_app_or_task_is_refused_before_anything_runs(
     if what not in TASKS:
         site.fab = b"no zip" if what == "no app" else fab("app = 2")
     if what.endswith("digits"):  # flwr keeps unpacked apps under eight of them
-        other, agreed = app_hash(packed_files(site.fab)), site.executor.approved.app
-        site.executor.approved = Approved("", other[:8] + agreed[8:])
+        other, agreed = app_hash(packed_files(site.fab)), site.agreed.app
+        site.agreed.app = other[:8] + agreed[8:]
     reply = site.serve(what if what in TASKS else CLIENT_TASK)
     assert reply.error.code == 7 and site.ended == ["failed"] and site.pool.process is None
     assert [entry["event"] for entry in site.entries()] == ["refused"]
@@ -218,7 +216,7 @@ def test_a_runs_settings_stand_in_the_audit_log_before_anything_is_answered(
 ) -> None:
     """Once the settings; their hash, the run's name, its methods and the round with every message."""
     site = Site(tmp_path, monkeypatch, times(2))
-    stated = {"folder": "sites-a", "variants": {"logit-shift": {}}}
+    stated = {"folder": "sites-a", "variants": {"logit-shift": {}}, "data": {"dataset": "digits"}}
     texts = [json.dumps({**stated, "seed": 1}), json.dumps({**stated, "seed": 2}), "x" * 10**6]
     for number in (0, 0, 1, 2):
         site.serve(round=3, assignment=texts[number])
@@ -232,7 +230,9 @@ def test_a_runs_settings_stand_in_the_audit_log_before_anything_is_answered(
     assert [entry.get("settings", "") for entry in entries] == [*hashes, "", ""]
     said = [entry["text"] for entry in entries if entry["event"] == "run"]
     assert said == [*texts[:2], "1000000 characters"]
-    assert (entries[1]["round"], entries[1]["name"]) == (3, "sites-a")
+    answered = entries[1]
+    assert (answered["round"], answered["name"]) == (3, "sites-a")
+    assert answered["method"] == "logit-shift"
 
 
 def test_a_text_that_is_not_approved_is_a_failure_of_the_site_s_client(
@@ -240,10 +240,12 @@ def test_a_text_that_is_not_approved_is_a_failure_of_the_site_s_client(
 ) -> None:
     """The server reads it as this site's, and asks no second time; where no client is named it is an error."""
     site = Site(tmp_path, monkeypatch, times(2))
-    site.executor.approved = Approved(A, app_hash(packed_files(fab())))
+    site.agreed.sha256 = A
+
+    run = {"folder": "sites-a", "variants": {}}
 
     def stating(code: str, **task: Any) -> Message:
-        settings = json.dumps({"data": {"dataset": f"sites:{code}"}})
+        settings = json.dumps({**run, "data": {"dataset": f"sites:{code}"}})
         return site.serve(assignment=settings, **task)
 
     assert answer(stating(A)) == [2, 4] and site.entries()[-1]["federation"] == A
@@ -254,7 +256,8 @@ def test_a_text_that_is_not_approved_is_a_failure_of_the_site_s_client(
     assert site.ended == ["completed"] * 2 and site.entries()[-1]["event"] == "refused"
     assert stating(B).error.code == stating(B, clients=["two"]).error.code == 7
     for wrong in ("sites:" + "A" * 64, f"sites:../{A}", 7):
-        assert not facts_of(json.dumps({"data": {"dataset": wrong}}))
+        facts = facts_of(json.dumps({**run, "data": {"dataset": wrong}}))
+        assert facts == {"name": "sites-a", "method": "plain training"}
     for other in ("[]", '{"data": []}', "[" * 100_000):
         assert not facts_of(other)
 
@@ -262,9 +265,10 @@ def test_a_text_that_is_not_approved_is_a_failure_of_the_site_s_client(
 # ---- processes that end ----------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_dies_is_replaced_once(
+def test_a_worker_that_dies_is_an_error_and_the_next_message_has_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The server asks again."""
     dead = tmp_path / "dead"
 
     def die_once(message: Message, context: Context) -> Message:
@@ -274,9 +278,10 @@ def test_a_worker_that_dies_is_replaced_once(
         reply: Message = times(2)(message, context)
         return reply
 
-    assert Site(tmp_path, monkeypatch, die_once).serve().has_content()
-    site = Site(tmp_path, monkeypatch, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    site = Site(tmp_path, monkeypatch, die_once)
     assert site.serve().error.code == 8 and site.ended == ["failed"]
+    assert answer(site.serve()) == [2, 4] and site.ended == ["failed", "completed"]
+    assert [entry["event"] for entry in site.entries()] == ["failed", "answered"]
 
 
 def test_a_task_that_nobody_waits_for_ends_its_worker(
@@ -299,9 +304,8 @@ def test_processes_are_new_for_every_run_and_after_so_many_messages(
     pool, seen = Pool(pid), []
     try:
         for run in (1, 1, 1, 1, 2):
-            answered = pool.run_task(run, asked(), context(), lambda: None)
-            assert answered
-            seen.append(int(unpack(answered[0].content.array_records["0/pid"])["w"][0]))
+            reply, _, _ = pool.run_task(run, asked(), context(), lambda: None)
+            seen.append(int(unpack(reply.content.array_records["0/pid"])["w"][0]))
     finally:
         pool.end()
     assert seen[0] == seen[1] == seen[2] != seen[3] != seen[4]
@@ -325,10 +329,10 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
         raise Away
 
     site, tokens = Site(tmp_path, monkeypatch, times(2)), list[str]()
-    pending = site.executor.pending_task
-    pending.write("the token")
+    keep, file = site.executor.keep, site.executor.in_hand
+    keep("the token")
     # Its message was pulled, and is not there a second time.
-    recorder = Incoming(node, lambda: None, lambda message: pending.write("the token", message))
+    recorder = Incoming(node, lambda: None, lambda message: keep("the token", message))
     recorder.PullMessages(None)
     waiting.messages_list = []
     monkeypatch.setattr(module, "connect", lambda *_: node)
@@ -338,10 +342,15 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
         site.executor.run()
     (reply,) = site.pushed
     assert reply.error.code == 8 and reply.metadata.reply_to_message_id == "m"
-    assert tokens == ["the token"] and site.ended == ["failed"] and pending.read() is None
+    assert tokens == ["the token"] and site.ended == ["failed"] and not file.exists()
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"token": "t", "message": "?"}', "\u00ff"])
-def test_a_note_cut_short_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "task").write_text(text, encoding="latin-1")
-    assert PendingTask(tmp_path / "task").read() is None
+@pytest.mark.parametrize("content", [b"", b"t", b"\xff\n", b"t\nno message"])
+def test_what_was_in_hand_and_is_cut_short_does_not_keep_the_next_executor_from_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    site = Site(tmp_path, monkeypatch, times(2))
+    site.executor.in_hand.write_bytes(content)
+    monkeypatch.setattr(site.executor, "idle", lambda: True)
+    site.executor.run()
+    assert not site.pushed and not site.executor.in_hand.exists()

@@ -1,5 +1,7 @@
 """A site runs any Flower app from its own approved copy, and each record of a reply has to be allowed to leave."""
 
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from client_app.flower_internals import TaskIdentity
 from client_app.local_site import RunNotAllowed
 from data import DataError
 from site_agent.app_files import app_files, app_hash
-from site_agent.approval import approve, approved_files
+from site_agent.approval import agreed_app, approve, approved_files
 from site_agent.config import AppPolicy, Site, read_site
 from site_agent.flower_app import InstalledApp, check_reply
 from site_agent.pool import REFUSED, Pool
@@ -158,8 +160,8 @@ def test_an_app_is_approved_by_its_hash(tmp_path: Path, app: Path) -> None:
     limited = site(tmp_path, code, **{"max-norm": 1.5, "max-bytes": 99, "min-samples": 9})
     assert approve(limited, federation, app, lambda text: not shown.append(text))
     assert approved_files(limited) and code in shown[0]
-    assert "norm of a change: 1.5; size of a reply: 99 bytes" in shown[0]
-    assert "at least 9" in shown[0] and "configs: none" in shown[0]
+    assert "policy      max-norm = 1.5\n" in shown[0] and "policy      max-bytes = 99\n" in shown[0]
+    assert "policy      min-samples = 9\n" in shown[0] and "policy      configs = []\n" in shown[0]
     with (app / "tinyapp" / "code.py").open("a") as file:
         file.write("# more\n")
     with pytest.raises(DataError):
@@ -174,7 +176,11 @@ def test_an_app_that_cannot_be_run_as_it_was_approved_is_refused(
     files = {**app_files(app), name: b""}
     if name == "tinyapp/code.py":
         del files[name]
+    fab = io.BytesIO()
+    with zipfile.ZipFile(fab, "w") as packed:
+        for file, content in files.items():
+            packed.writestr(file, content)
     with pytest.raises(DataError) as refused:
-        InstalledApp(site(tmp_path, app_hash(files)), files)
+        agreed_app(site(tmp_path, app_hash(files)), fab.getvalue(), "app")
     names = {"data/__init__.py": "data", "random.py": "random"}
     assert refused.value.key == names.get(name, "clientapp")

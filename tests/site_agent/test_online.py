@@ -133,8 +133,11 @@ def test_a_clock_that_is_off_comes_before_the_key(
     gateway = listen(server)
     gateway.ahead, gateway.status = ahead, 403
     rows = looked(gateway.address, ca, tmp_path)
-    assert rows["clock"].holds == holds and not rows["key known"].holds
-    assert ("send the lines" in rows["key known"].text) == holds
+    assert rows["clock"].holds == holds
+    if holds:
+        assert "send the lines" in rows["key known"].text
+    else:
+        assert "key known" not in rows
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ from site_agent.approval import summary
 from site_agent.config import read_site
 from site_agent.data_view import install
 from site_agent.keys import public_text
-from site_agent.run_approval import waiting
-from site_agent.signature import (
+from site_agent.run_approval import (
     ALGORITHM,
     check_app_signed,
     check_signed,
     signed_app_text,
     signed_text,
+    waiting,
 )
 from strategies.core.exchange import EVALUATE, QUERY, TRAIN, Request
 from strategies.core.rounds import Rounds

@@ -6,7 +6,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from site_agent.metrics import SiteMetrics
+from site_agent.service import SiteMetrics
 
 
 class Scraped:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data import DataError, DataSettings
+from data import DataError, DataSettings, Federation
 from data.agreement import MOST_SAMPLES, Agreement, read_agreement
 from fedskew.federation.folder import FederationFolder
 from site_agent.config import read_site, read_sites
-from site_agent.data_view import SiteView
+from site_agent.data_view import federation_of
 from tests.site_files import (
     NAMES,
     agreed,
@@ -193,11 +193,10 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
     parts = {"train_images": images, "test_images": images, "test_labels": labels}
     np.savez(folder / "ct.npz", **parts, train_labels=labels)
 
-    def view(**changes: Any) -> SiteView:
+    def view(**changes: Any) -> Federation:
         site = read_site(write(folder / "site.toml", site_entries(**changes)))
         assert hash(site)  # as runtimes are kept by it
-        settings = DataSettings()
-        return SiteView(settings, site.agreement, site.number, site.data, site.cache, site.reading)
+        return federation_of(site, DataSettings())
 
     with pytest.raises(DataError) as error:
         view(data="npz:ct.npz").dataset  # noqa: B018
@@ -208,10 +207,7 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
     (folder / "t.csv").write_text("age,finding\n" + "\n".join(rows))
     write(folder / "federation.toml", agreed(input_shape="1"))
     table = view(data="csv:t.csv", read={"columns": "label=finding"})
-    assert table.counts_C[:2].sum() + len(table.dataset.test.labels) == 24
-    for std in (1.0, 2.0):  # another round's numbers replace those of the former
-        table.standardize((3.0,), (std,))
-        assert (table.dataset.mean, table.dataset.std) == ((3.0,), (std,))
+    assert table.counts_KC.sum() + len(table.dataset.test.labels) == 24
 
 
 def test_a_rehearsal_takes_all_sites_of_one_agreement(tmp_path: Path) -> None:

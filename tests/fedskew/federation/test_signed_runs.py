@@ -18,7 +18,7 @@ from fedskew.federation.folder import FederationFolder, add_site, begin
 from server_app.settings import parse
 from site_agent.app_files import app_files
 from site_agent.keys import public_text
-from site_agent.signature import check_app_signed, check_signed
+from site_agent.run_approval import check_app_signed, check_signed
 from tests.site_files import public_key
 
 PYPROJECT = """\
