@@ -120,7 +120,7 @@ class Trained:
     Momentum and the proximal terms of the variants (`proximal_mu`) are included.
     """
     learning_rate: float
-    """The rate of the round's steps; with schedule-unit = step, only the rate that the schedule has for `round`."""
+    """The rate of the round's steps."""
     state: State
     """The model's state after training, including private names."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)

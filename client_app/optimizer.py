@@ -16,7 +16,10 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
-from data import OneOf, Settings
+from data import OneOf, Settings, When
+
+SECOND_MOMENTUM, EPSILON = 0.999, 1e-8
+"""Adam's and AdamW's beta2, and what they add to the root of the squares' mean: torch.optim's defaults."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,10 @@ class TrainingSettings(Settings):
     """Largest number of mini-batches per epoch, for a quick test; 0 is all. Not with local-steps."""
     learning_rate: Annotated[float, Gt(0)] = 0.05
     """Learning rate of the first round."""
-    learning_rate_decay: Annotated[float, Gt(0), Le(1)] = 1.0
+    learning_rate_decay: Annotated[float, Gt(0), Le(1), When("schedule", ("step",))] = 1.0
     """The rate is multiplied by this every learning-rate-decay-every rounds."""
     learning_rate_decay_every: Annotated[int, Ge(1)] = 10
-    """Rounds between two decays: rate(t) = learning-rate * decay ** (t // every), with t = round - 1.
-    With schedule-unit = step, optimizer steps."""
+    """Rounds between two decays: rate(t) = learning-rate * decay ** (t // every), with t = round - 1."""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
     """SGD's momentum, beta1 of adam and adamw; the buffers start at zero in every round."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
@@ -49,24 +51,20 @@ class TrainingSettings(Settings):
 
     optimizer: Annotated[str, OneOf("sgd", "adam", "adamw")] = "sgd"
     """The local optimizer, as torch.optim's SGD, Adam or AdamW; its buffers start at zero in every round."""
-    second_momentum: Annotated[float, Ge(0), Lt(1)] = 0.999
-    """beta2 of adam and adamw: decay of the squares' mean per step."""
-    epsilon: Annotated[float, Gt(0)] = 1e-8
-    """Added by adam and adamw to the root of the squares' mean."""
     schedule: Annotated[str, OneOf("step", "constant", "cosine")] = "step"
     """step multiplies the rate by learning-rate-decay, whose default 1 keeps it constant; constant refuses a decay;
     cosine falls from learning-rate to 0 along half a period."""
-    schedule_unit: Annotated[str, OneOf("round", "step")] = "round"
-    """What the schedule and warm-up count: rounds, or a client's optimizer steps."""
-    schedule_rounds: Annotated[int, Ge(0)] = 0
+    schedule_rounds: Annotated[int, Ge(0), When("schedule", ("cosine",))] = 0
     """Rounds after which cosine reaches 0; 0 is all rounds of the run."""
     warm_up: Annotated[int, Ge(0)] = 0
-    """Rounds (or steps, by schedule-unit) W in which the rate rises: it is multiplied by min(1, (t + 1) / (W + 1))."""
+    """Rounds W in which the rate rises: it is multiplied by min(1, (t + 1) / (W + 1))."""
 
     finetune_epochs: Annotated[int, Ge(0)] = 0
     """Passes over its own data in which each client trains the final model for itself, after the last round; 0 is none.
     The fine-tuned models stay at the clients and are measured there beside the global model."""
-    finetune_sampling: Annotated[str, OneOf("shuffle", "method")] = "shuffle"
+    finetune_sampling: Annotated[str, OneOf("shuffle", "method"), When("finetune_epochs")] = (
+        "shuffle"
+    )
     """How fine-tuning draws its samples: each once an epoch, or as the run's method draws them (iwds and its kin)."""
 
     clients_per_pass: Annotated[int, Ge(1)] = 1
@@ -77,48 +75,13 @@ class TrainingSettings(Settings):
         both = self.batch_limit and self.local_steps
         rule, remedy = "contradicts local-steps", "set one of the two"
         self.require(not both, "batch_limit", rule, remedy)
-        rule = "has no effect without finetune-epochs"
-        self.require(
-            self.finetune_epochs > 0 or self.is_default("finetune_sampling"),
-            "finetune_sampling",
-            rule,
-        )
-        for field in ("second_momentum", "epsilon"):
-            rule = "is for optimizer = adam or adamw"
-            self.require(self.optimizer != "sgd" or self.is_default(field), field, rule)
-        decays = not self.is_default("learning_rate_decay")
-        rule = "has no effect: it is for schedule = step"
-        self.require(self.schedule == "step" or not decays, "learning_rate_decay", rule)
-        rule = "is for schedule = cosine"
-        self.require(
-            self.schedule == "cosine" or self.is_default("schedule_rounds"), "schedule_rounds", rule
-        )
-        rule = "has no effect: the rate is the same in all steps"
-        moves = self.schedule == "cosine" or decays or self.warm_up > 0
-        self.require(moves or self.is_default("schedule_unit"), "schedule_unit", rule)
-        rule = "has no effect with schedule-unit = step, whose rates differ by client"
-        together = self.clients_per_pass > 1
-        self.require(not (together and self.schedule_unit == "step"), "clients_per_pass", rule)
 
-    def rate(self, round: int, step: int = 0, steps: int = 1) -> float:
-        """Return the learning rate of a step.
-
-        With schedule-unit = round, t = round - 1, and the rate of a round's steps is the same. With
-        schedule-unit = step, t = (round - 1) * steps + step: a client that misses a round is where the others are.
-
-        Args:
-            round: 1-based.
-            step: 0-based, in the round.
-            steps: of the client in every round.
-        """
+    def rate(self, round: int) -> float:
+        """Return the learning rate of the steps of a round, 1-based: that of the schedule at t = round - 1."""
         t = round - 1
-        unit = 1
-        if self.schedule_unit == "step":
-            t = t * steps + step
-            unit = steps
         rate = float(self.learning_rate)
         if self.schedule == "cosine":
-            end = max(self.schedule_rounds * unit, 1)
+            end = max(self.schedule_rounds, 1)
             rate = rate * (1 + math.cos(math.pi * min(t, end) / end)) / 2
         else:
             rate = float(rate * self.learning_rate_decay ** (t // self.learning_rate_decay_every))
@@ -131,9 +94,8 @@ class TrainingSettings(Settings):
         rate = self.rate(round)
         if self.optimizer == "sgd":
             return SGD(parameters, rate, self.momentum, self.weight_decay)
-        betas = (self.momentum, self.second_momentum)
         decoupled = self.optimizer == "adamw"
-        return Adam(parameters, rate, betas, self.epsilon, self.weight_decay, decoupled)
+        return Adam(parameters, rate, self.momentum, self.weight_decay, decoupled)
 
     @property
     def coefficient_momentum(self) -> float:
@@ -213,14 +175,12 @@ class Adam(LocalOptimizer):
         self,
         parameters: Iterable[Tensor],
         rate: float,
-        betas: tuple[float, float],
-        epsilon: float,
+        momentum: float,
         weight_decay: float,
         decoupled: bool,
     ) -> None:
         super().__init__(parameters, rate)
-        self.betas = betas
-        self.epsilon = epsilon
+        self.momentum = momentum
         self.weight_decay = weight_decay
         self.decoupled = decoupled
         self.means = [torch.zeros_like(weight) for weight in self.parameters]
@@ -228,9 +188,7 @@ class Adam(LocalOptimizer):
 
     def rows(self, begin: int, end: int) -> "Adam":
         no_parameters = ()  # for which no buffers are made: the rows share the ones that exist
-        part = Adam(
-            no_parameters, self.rate, self.betas, self.epsilon, self.weight_decay, self.decoupled
-        )
+        part = Adam(no_parameters, self.rate, self.momentum, self.weight_decay, self.decoupled)
         part.parameters = [weight[begin:end] for weight in self.parameters]
         part.means = [mean[begin:end] for mean in self.means]
         part.squares = [square[begin:end] for square in self.squares]
@@ -240,19 +198,18 @@ class Adam(LocalOptimizer):
     @torch.no_grad()
     def step(self, gradients: Iterable[Tensor]) -> None:
         self.taken += 1
-        first, second = self.betas
         slopes = list(gradients)
         if self.weight_decay and self.decoupled:
             torch._foreach_mul_(self.parameters, 1 - self.rate * self.weight_decay)
         elif self.weight_decay:
             slopes = list(torch._foreach_add(slopes, self.parameters, alpha=self.weight_decay))
-        torch._foreach_lerp_(self.means, slopes, 1 - first)
-        torch._foreach_mul_(self.squares, second)
-        torch._foreach_addcmul_(self.squares, slopes, slopes, 1 - second)
-        pace = self.rate / (1 - first**self.taken)
+        torch._foreach_lerp_(self.means, slopes, 1 - self.momentum)
+        torch._foreach_mul_(self.squares, SECOND_MOMENTUM)
+        torch._foreach_addcmul_(self.squares, slopes, slopes, 1 - SECOND_MOMENTUM)
+        pace = self.rate / (1 - self.momentum**self.taken)
         roots = list(torch._foreach_sqrt(self.squares))
-        torch._foreach_div_(roots, (1 - second**self.taken) ** 0.5)
-        torch._foreach_add_(roots, self.epsilon)
+        torch._foreach_div_(roots, (1 - SECOND_MOMENTUM**self.taken) ** 0.5)
+        torch._foreach_add_(roots, EPSILON)
         torch._foreach_addcdiv_(self.parameters, self.means, roots, -pace)
 
 

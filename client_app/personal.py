@@ -8,7 +8,7 @@ from torch import Tensor
 from client_app.client import Client, Variant, overrides
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of
-from client_app.training import steps_of, train_round
+from client_app.training import train_round
 
 FINE_TUNED = "fine-tuned"
 """The name of the fine-tuned models among a run's models."""
@@ -29,15 +29,13 @@ def fine_tuned(
         settings: of the run.
         variants: of the run.
     """
-    steps = steps_of(len(client.samples), settings)
     own = replace(
         settings,
         local_epochs=settings.finetune_epochs,
         local_steps=0,
-        learning_rate=settings.rate(client.round, 0, steps),
+        learning_rate=settings.rate(client.round),
         learning_rate_decay=1.0,
         schedule="constant",
-        schedule_unit="round",
         schedule_rounds=0,
         warm_up=0,
     )

@@ -259,7 +259,6 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
         weights = list(parameters.values())
         optimizer = phase.local_optimizer([*weights, *own], client.round)
         steps = 0
-        steps_due = steps_of(len(client.samples), phase)
         total = torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
         for indices_B in batches(client, phase, stream):
             loss = task.loss(indices_B, draws=augmentation)
@@ -273,7 +272,6 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
                 gradients = [*of_model, *gradients[len(weights) :]]
             if settings.clip_norm:
                 gradients = clip(gradients, settings.clip_norm)
-            optimizer.rate = phase.rate(client.round, steps, steps_due)
             optimizer.step(gradients)
             steps += 1
             total = total + loss.detach()  # on the device: `item()` in each step would wait for it

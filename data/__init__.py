@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from data.errors import DataError, InputError, SettingError
 from data.resolve import resolve
-from data.rules import OneOf, Rule, Settings, require
+from data.rules import OneOf, Rule, Settings, When, require
 from data.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "Samples",
     "SettingError",
     "Settings",
+    "When",
     "federate",
     "load",
     "require",

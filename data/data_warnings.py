@@ -21,8 +21,7 @@ from data.readers.catalog import is_own, is_sites, members
 from data.readers.image_files import ImageFiles
 from data.readers.input_columns import ORDER_COUNTS
 from data.readers.npz import shapes_of
-from data.readers.splits import Split
-from data.readers.user_data import input_columns, path_of, read_own
+from data.readers.user_data import input_columns, kind_and_path, path_of, read_own
 from data.settings import DataSettings
 
 HEADS_READ = 100
@@ -50,12 +49,10 @@ MOST_LOOKS = 2
 class Look:
     """The findings of a bounded check of the samples."""
 
-    copies: dict[str, tuple[int, int, str]]
-    """By split, test or validation: samples that are training samples too, samples compared, and an example."""
-    flat: dict[str, tuple[int, int, int]]
-    """By split: images of one value throughout, images looked at, and the index of the first such image."""
-    alike: int
-    """Training samples, where all of those looked at are the same; else 0."""
+    refusal: str
+    """What makes any training on them senseless; empty for nothing."""
+    warnings: list[str]
+    """What is odd about them beside, a sentence each."""
 
 
 # Kept by what the samples are and not by the data set, which would stay in memory with it.
@@ -112,14 +109,9 @@ def refuse_untrainable(settings: DataSettings, federation: Federation) -> None:
 
 def refuse_copies(data: Dataset) -> None:
     """Raise DataError where all training samples are the same, or all test images are training images."""
-    look = look_at(data)
-    if look.alike:
-        found = f"all {look.alike} training samples that were looked at are the same"
-        raise DataError(f"{found}: nothing can be learned", where=data.name)
-    copies, compared, example = look.copies["test"]
-    if copies == compared and len(data.shape) == 3:
-        found = f"all {compared} test images that were compared are training images too ({example})"
-        raise DataError(f"{found}: test on images that no client trains on", where=data.name)
+    refusal = look_at(data).refusal
+    if refusal:
+        raise DataError(refusal, where=data.name)
 
 
 def samples_are_compared(settings: DataSettings) -> bool:
@@ -194,22 +186,7 @@ def _of_single_subjects(federation: Federation, groups_N: NDArray[np.int64]) -> 
 
 def of_samples(data: Dataset) -> list[str]:
     """Return a sentence for copies and for images of one value, of one's own data."""
-    look = look_at(data)
-    found = list[str]()
-    what = "images" if len(data.shape) == 3 else "rows"
-    for split, (copies, compared, example) in look.copies.items():
-        if copies:
-            found.append(
-                f"{copies} of {compared} {split} {what} that were compared are training {what} too ({example}), "
-                "so that their scores are not those of unseen data"
-            )
-    for split, (flat, looked, first) in look.flat.items():
-        if flat:
-            found.append(
-                f"{flat} of {looked} {split} images that were looked at are of one value throughout, the first of "
-                f"them number {first}"
-            )
-    return found
+    return look_at(data).warnings
 
 
 def look_at(data: Dataset) -> Look:
@@ -217,76 +194,79 @@ def look_at(data: Dataset) -> Look:
     key = data.content, data.val is None
     if key not in _looks:
         if len(_looks) == MOST_LOOKS:
-            oldest = next(iter(_looks))
-            del _looks[oldest]
+            _looks.clear()
         _looks[key] = _look(data)
     return _looks[key]
 
 
 def _look(data: Dataset) -> Look:
+    what = "images" if len(data.shape) == 3 else "rows"
     trained = data.train.inputs
     assert isinstance(trained, np.ndarray), "one's own data are read into memory"
     bytes_per_sample = max(trained[:1].nbytes, 1)
     chosen = evenly(len(trained), min(MOST_TRAINED, MOST_BYTES // bytes_per_sample))
     first_with: dict[bytes, int] = {}  # by a sample's hash, the first training sample that has it
-    for number, digest in zip(chosen.tolist(), _digests(trained, chosen), strict=True):
+    for number, digest in _digests(trained, chosen):
         first_with.setdefault(digest, number)
+    refusal = ""
+    if len(first_with) == 1 and len(chosen) > 1:
+        found = f"all {len(chosen)} training samples that were looked at are the same"
+        refusal = f"{found}: nothing can be learned"
 
-    copies: dict[str, tuple[int, int, str]] = {}
-    flat = {"training": _flat(trained, evenly(len(trained), MOST_TESTS))}
+    warnings = [*_flat("training", trained)]
     for name, split in (("test", data.test), ("validation", data.val)):
         if split is None or not isinstance(split.inputs, np.ndarray):
             continue
-        inputs = split.inputs
-        looked = evenly(len(inputs), MOST_TESTS)
-        count = 0
-        example = ""
-        for number, digest in zip(looked.tolist(), _digests(inputs, looked), strict=True):
-            if digest not in first_with:
-                continue
-            if not count:
-                example = f"{name} sample {number} is training sample {first_with[digest]}"
-            count += 1
-        copies[name] = (count, len(looked), example)
-        flat[name] = _flat(inputs, looked)
-
-    all_the_same = len(first_with) == 1 and len(chosen) > 1
-    return Look(copies, flat, alike=len(chosen) if all_the_same else 0)
+        looked = evenly(len(split.inputs), MOST_TESTS)
+        digests = _digests(split.inputs, looked)
+        copies = [
+            (number, first_with[digest]) for number, digest in digests if digest in first_with
+        ]
+        if copies:
+            tested, in_training = copies[0]
+            example = f"({name} sample {tested} is training sample {in_training})"
+            compared = (
+                f"{len(looked)} {name} {what} that were compared are training {what} too {example}"
+            )
+            warnings.append(
+                f"{len(copies)} of {compared}, so that their scores are not those of unseen data"
+            )
+            if len(copies) == len(looked) and name == "test" and what == "images":
+                refusal = refusal or f"all {compared}: test on images that no client trains on"
+        warnings += _flat(name, split.inputs)
+    return Look(refusal, warnings)
 
 
 def evenly(total: int, most: int) -> NDArray[np.int64]:
     """Return at most `most` of the indices 0..total-1, spread evenly."""
-    count = max(1, min(total, most))
-    indices: NDArray[np.int64] = np.arange(count, dtype=np.int64) * total // count
-    return indices[:total]
+    count = min(total, max(1, most))
+    return np.arange(count, dtype=np.int64) * total // max(count, 1)
 
 
-def _digests(inputs: NDArray[np.generic], indices: NDArray[np.int64]) -> list[bytes]:
-    """Return a hash of each of these samples."""
-    digests = []
+def _digests(
+    inputs: NDArray[np.generic], indices: NDArray[np.int64]
+) -> Iterator[tuple[int, bytes]]:
+    """Yield these indices, each with a hash of the sample."""
     for index in indices.tolist():
-        sample = np.ascontiguousarray(inputs[index])
-        sample_hash = hashlib.blake2b(sample.data.cast("B"), digest_size=16)
-        digests.append(sample_hash.digest())
-    return digests
+        yield index, hashlib.blake2b(inputs[index].tobytes(), digest_size=16).digest()
 
 
-def _flat(inputs: NDArray[np.generic], indices: NDArray[np.int64]) -> tuple[int, int, int]:
-    """Return how many of these images are of one value in every channel, of how many, and the index of the first."""
-    pixels = math.prod(inputs.shape[2:])
-    if inputs.ndim != 4 or pixels <= 1:  # a single pixel is of one value by nature
-        return 0, len(indices), -1
-
+def _flat(name: str, inputs: NDArray[np.generic]) -> Iterator[str]:
+    """Yield a sentence about the images of a split that are of one value in every channel."""
+    if inputs.ndim != 4 or math.prod(inputs.shape[2:]) == 1:  # a single pixel is so by nature
+        return
+    looked = evenly(len(inputs), MOST_TESTS)
     flat: list[int] = []
-    for begin in range(0, len(indices), CHUNK):
-        chunk_N = indices[begin : begin + CHUNK]
+    for begin in range(0, len(looked), CHUNK):
+        chunk_N = looked[begin : begin + CHUNK]
         images_NCHW = inputs[chunk_N]
-        first_pixel_NC11 = images_NCHW[:, :, :1, :1]
-        is_first_NCHW = images_NCHW == first_pixel_NC11
-        is_flat_N = is_first_NCHW.all(axis=(1, 2, 3))
-        flat += chunk_N[is_flat_N].tolist()
-    first = flat[0] if flat else -1
-    return len(flat), len(indices), first
+        is_first_NCHW = images_NCHW == images_NCHW[:, :, :1, :1]
+        flat += chunk_N[is_first_NCHW.all(axis=(1, 2, 3))].tolist()
+    if flat:
+        yield (
+            f"{len(flat)} of {len(looked)} {name} images that were looked at are of one value throughout, the first of "
+            f"them number {flat[0]}"
+        )
 
 
 def listed(names: Sequence[str]) -> str:
@@ -298,96 +278,60 @@ def listed(names: Sequence[str]) -> str:
     return f"{noun} {shown}, ... ({len(names)} in all)"
 
 
-def size_warnings(settings: DataSettings) -> list[str]:
-    """Return a sentence for each of one's own npz files, folders and tables whose test images have another size.
+def size_warnings(settings: DataSettings) -> Iterator[str]:
+    """Yield a sentence for each of one's own npz files, folders and tables whose test images have another size.
 
     An image that is enlarged is blurred, and one that is shrunken is not, so that a model meets another kind of image
     in the test set than in training.
     """
-    found = []
-    for name in members(settings.dataset):
-        if not is_own(name) or len(settings.shape) != 3:
-            continue
+    for name in filter(is_own, members(settings.dataset)):
+        if len(settings.shape) != 3:
+            return
         trained, tested = (_sizes(name, split, settings) for split in ("train", "test"))
-        if not trained or not tested or not _differ(trained, tested):
-            continue
-        found.append(
-            f"{path_of(name, settings)}: test images are of {_typical(tested)} and training images of "
-            f"{_typical(trained)} pixels (height x width), and both are brought to input-shape "
-            f"{settings.input_shape}"
-        )
-    return found
+        if _differ(trained, tested):
+            yield (
+                f"{path_of(name, settings)}: test images are of {_typical(tested)} and training images of "
+                f"{_typical(trained)} pixels (height x width), and both are brought to input-shape "
+                f"{settings.input_shape}"
+            )
 
 
-def _sizes(name: str, key: str, settings: DataSettings) -> Counter[Size]:
-    """Return the sizes of some images of a split with how many have each; none where no file says it."""
-    from data.readers.images import head_of  # it loads PIL
-
-    prefix = name.split(":", 1)[0]
-    path = path_of(name, settings)
-    if prefix in ("npz", "medmnist"):
-        file = path if prefix == "npz" else medmnist.file_of(path)
+def _sizes(name: str, key: str, settings: DataSettings) -> list[Size]:
+    """Return the sizes of some images of a split, of an array its one size; none where no file says it."""
+    kind, path = kind_and_path(name, settings)
+    if kind in ("npz", "medmnist"):
         array = f"{key}_images"
-        shape = shapes_of(file, (array,)).get(array, ())
-        size = _size_of_array(shape)
-        return Counter() if size is None else Counter({size: shape[0]})
-    if prefix not in ("folder", "csv"):
-        return Counter()
+        file = path if kind == "npz" else medmnist.file_of(path)
+        sides = shapes_of(file, (array,)).get(array, ())[1:]
+        channels_first = len(sides) == 3 and sides[0] in (1, 3) and sides[2] not in (1, 3)
+        height, width = sides[1:] if channels_first else (*sides, 0, 0)[:2]
+        return [(height, width)] if width else []
     try:
         raw = read_own(name, settings.class_names, settings.shape, settings)
     except DataError:  # there is no such file any more: the run reads a cached copy
-        return Counter()
-    split: Split = getattr(raw, key)
-    if not isinstance(split.images, ImageFiles):
-        return Counter()
-    sizes: Counter[Size] = Counter()
-    for index in evenly(len(split.images), HEADS_READ).tolist():
-        head = head_of(split.images.path(index))
-        if head is not None:
-            sizes[head.size] += 1
-    return sizes
+        return []
+    images = raw.splits[key].images
+    if not isinstance(images, ImageFiles):
+        return []
+    heads = map(images.head, evenly(len(images), HEADS_READ).tolist())
+    return [head.size for head in heads if head is not None]
 
 
-def _size_of_array(shape: tuple[int, ...]) -> Size | None:
-    """Return height and width of images (N, H, W), (N, H, W, C) or (N, C, H, W); None of vectors."""
-    if len(shape) == 3:
-        return shape[1], shape[2]
-    if len(shape) != 4:
-        return None
-    _, second, third, fourth = shape
-    channels_first = second in (1, 3) and fourth not in (1, 3)
-    if channels_first:
-        return third, fourth
-    return second, third
-
-
-def _differ(trained: Counter[Size], tested: Counter[Size]) -> bool:
+def _differ(trained: list[Size], tested: list[Size]) -> bool:
     """Return whether no size is in both, and each split has one alone or their areas differ much."""
-    if trained.keys() & tested.keys():
+    if not trained or not tested or {*trained} & {*tested}:
         return False
-    if len(trained) == len(tested) == 1:
+    if len({*trained}) == len({*tested}) == 1:
         return True
-    areas = (_typical_area(trained), _typical_area(tested))
-    return max(areas) > LARGER_AREA * min(areas)
+    areas = [np.median([height * width for height, width in sizes]) for sizes in (trained, tested)]
+    return bool(max(areas) > LARGER_AREA * min(areas))
 
 
-def _typical_area(sizes: Counter[Size]) -> float:
-    """Return the median area of about a hundred images with the same shares, as an npz file may hold millions."""
-    total = sum(sizes.values())
-    areas: list[int] = []
-    for (height, width), number in sizes.items():
-        share = max(1, HEADS_READ * number // total)
-        areas += [height * width] * share
-    return float(np.median(areas))
-
-
-def _typical(sizes: Counter[Size]) -> str:
+def _typical(sizes: list[Size]) -> str:
     """Return the most common size, and how many others there are."""
-    (height, width), _ = sizes.most_common(1)[0]
-    others = len(sizes) - 1
-    if others:
-        return f"{height}x{width} and {others} other sizes"
-    return f"{height}x{width}"
+    (height, width), _ = Counter(sizes).most_common(1)[0]
+    others = len({*sizes}) - 1
+    return f"{height}x{width}" + (f" and {others} other sizes" if others else "")
 
 
 def too_large_columns(data: Dataset) -> str:

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from data.errors import DataError, text_of
 from data.readers import cache
+from data.readers.array_conversion import checked
 from data.readers.catalog import KNOWN, domain_names, has_domains, is_own, is_sites, members
 from data.readers.image_files import ImageFiles, as_float
-from data.readers.input_columns import order_of
-from data.readers.medians import column_labels
+from data.readers.input_columns import column_labels, order_of
 from data.readers.named import fedbn, files_of, read_named
-from data.readers.splits import Raw, checked
+from data.readers.splits import Raw
 from data.readers.user_data import files_of_own, read_own
 from data.resolve import resolve
 from data.settings import OF_OWN, DataSettings

@@ -17,7 +17,7 @@ from data.errors import DataError
 from data.federation import Federation
 from data.partition_files import SavedPartition, save
 from data.readers.image_files import ImageFiles
-from data.readers.rows import check_length, header_of, is_missing, opened
+from data.readers.rows import is_missing, read_table
 from data.settings import DataSettings
 from data.text import is_whole
 
@@ -63,29 +63,26 @@ def partition_by_table(path: Path, data: Dataset) -> SavedPartition:
     samples = len(data.train.labels)
     held: dict[str, list[int]] = {}
     row_of_sample: dict[int, int] = {}
-    with opened(path, DataSettings(), {SAMPLE, CLIENT}) as rows:
-        header = header_of(path, rows)
-        for name in (SAMPLE, CLIENT):
-            if name not in header:
-                listed = ", ".join(header)[:200]
-                raise DataError(f"there is no column {name!r}, only {listed}", where=where)
-        for line, row in rows:
-            check_length(path, line, row, header)
-            sample = row[header.index(SAMPLE)].strip()
-            client = row[header.index(CLIENT)].strip()
-            # Fewer than 12 digits, as int refuses texts of thousands.
-            number = int(sample) if is_whole(sample) and len(sample) < 12 else samples
-            rule = ""
-            if number >= samples:
-                rule = f"column {SAMPLE}: {sample[:80]!r}: must be a training sample's place, 0..{samples - 1}"
-            elif number in row_of_sample:
-                rule = f"sample {number} is that of row {row_of_sample[number]} too"
-            elif is_missing(client):
-                rule = f"column {CLIENT}: {client[:80]!r}: must name a client"
-            if rule:
-                raise DataError(f"row {line}, {rule}", where=where)
-            row_of_sample[number] = line
-            held.setdefault(client, []).append(number)
+    table = read_table(path, DataSettings(), {SAMPLE, CLIENT})
+    for name in (SAMPLE, CLIENT):
+        if name not in table.columns:
+            listed = ", ".join(table.header)[:200]
+            raise DataError(f"there is no column {name!r}, only {listed}", where=where)
+    cells = zip(table.lines, table.columns[SAMPLE], table.columns[CLIENT], strict=True)
+    for line, sample, client in cells:
+        # Fewer than 12 digits, as int refuses texts of thousands.
+        number = int(sample) if is_whole(sample) and len(sample) < 12 else samples
+        rule = ""
+        if number >= samples:
+            rule = f"column {SAMPLE}: {sample[:80]!r}: must be a training sample's place, 0..{samples - 1}"
+        elif number in row_of_sample:
+            rule = f"sample {number} is that of row {row_of_sample[number]} too"
+        elif is_missing(client):
+            rule = f"column {CLIENT}: {client[:80]!r}: must name a client"
+        if rule:
+            raise DataError(f"row {line}, {rule}", where=where)
+        row_of_sample[number] = line
+        held.setdefault(client, []).append(number)
     if not held:
         raise DataError("names no sample", where=where)
 

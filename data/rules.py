@@ -1,7 +1,7 @@
 """Rules for settings, written as annotations of their fields: checked and put into words here.
 
-`Annotated[float, Ge(0), Lt(1)]` is a range (annotated-types), OneOf a choice, Rule anything else about one value. What
-two settings mean together is code, in `validate`.
+`Annotated[float, Ge(0), Lt(1)]` is a range (annotated-types), OneOf a choice, Rule anything else about one value, and
+When says what a setting has no effect without. What else two settings mean together is code, in `validate`.
 """
 
 import math
@@ -41,6 +41,16 @@ class OneOf(Rule):
 
 
 @dataclass(frozen=True)
+class When:
+    """The setting has an effect only beside certain values of another setting of its group."""
+
+    field: str
+    """The other setting."""
+    values: tuple[object, ...] = ()
+    """Its values; () is any but 0, false and an empty text."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """Settings that keep their rules from the start. Raises SettingError for the first one broken."""
 
@@ -48,11 +58,17 @@ class Settings:
     """The section of their keys; empty where they have none."""
     rules: ClassVar[Mapping[str, Sequence[Rule]]] = {}
     """Of every field, read off its annotation."""
+    effects: ClassVar[Mapping[str, Sequence[When]]] = {}
+    """What every field's effect depends on, from the same place."""
 
     def __init_subclass__(cls) -> None:
-        cls.rules = {
-            name: list(rules_in(hint))
-            for name, hint in get_type_hints(cls, include_extras=True).items()
+        hints = get_type_hints(cls, include_extras=True)
+        cls.rules = {name: list(rules_in(hint)) for name, hint in hints.items()}
+        cls.effects = {
+            name: [
+                marker for marker in getattr(hint, "__metadata__", ()) if isinstance(marker, When)
+            ]
+            for name, hint in hints.items()
         }
 
     def __post_init__(self) -> None:
@@ -60,8 +76,25 @@ class Settings:
             value = getattr(self, field)
             for rule in rules:
                 if not rule.holds(value):
-                    raise SettingError(self.key(field), value, rule.words, remedy=rule.remedy)
+                    raise self.error(field, rule.words, rule.remedy)
+        for field, effects in self.effects.items():
+            for when in effects:
+                if not self.is_default(field):
+                    self.check_effect(field, when)
         self.validate()
+
+    def check_effect(self, field: str, when: When) -> None:
+        """Raise SettingError for a field that is set and has no effect beside the other setting's value."""
+        other = getattr(self, when.field)
+        key = self.key(when.field)
+        if when.values and other not in when.values:
+            raise self.error(field, f"is for {key} = {', '.join(map(str, when.values))}")
+        if not when.values and not other:
+            raise self.error(field, f"has no effect without {key}")
+
+    def error(self, field: str, rule: str, remedy: Remedy = "") -> SettingError:
+        """Return the error of a field's value."""
+        return SettingError(self.key(field), getattr(self, field), rule, remedy=remedy)
 
     def validate(self) -> None:
         """Raise SettingError for settings of these that contradict each other.
@@ -72,7 +105,7 @@ class Settings:
     def require(self, holds: bool, field: str, rule: str, remedy: Remedy = "") -> None:
         """Raise SettingError about a field's value unless `holds`."""
         if not holds:
-            raise SettingError(self.key(field), getattr(self, field), rule, remedy=remedy)
+            raise self.error(field, rule, remedy)
 
     def is_default(self, field: str) -> bool:
         """Return whether the field has its default."""

@@ -23,11 +23,10 @@ SUM_LIMBS, SQUARE_LIMBS = 8, 15
 """Limbs of a sum, and of a sum of squares. A float32 is below 2^277 units, and 2^40 rows add 40 bits."""
 UNIT_BITS = 149
 """The smallest positive float32 is 2^-149."""
-BLOCK_BITS = 8
-"""Exponents are grouped in blocks of this many, so that a mantissa of 24 bits, shifted within its block, has 32."""
-BLOCKS = 32
-CHUNK_VALUES = 2**17
-"""Numbers that are looked at together: bounds the memory."""
+MANTISSA_BITS = 24
+"""Those of a float32: a square has 48, and sums of CHUNK_ROWS squares fit an int64."""
+CHUNK_ROWS = 2**14
+"""Rows that are added together."""
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
 SMALLEST_STD = float(np.finfo(np.float32).tiny)
 """A smaller standard deviation is 0 in the arithmetic of training."""
@@ -50,57 +49,29 @@ def column_sums(
     Raises:
         ValueError: a number is not finite.
     """
-    columns = inputs_NF.shape[1]
-    count = len(inputs_NF) if rows is None else len(rows)
-    # By block of exponents and column: sums, and both halves of the sums of squares. Each number is below 2^32, so
-    # 2^31 rows fit an int64.
-    totals_3BF = np.zeros((3, BLOCKS, columns), np.int64)
-    step = max(1, CHUNK_VALUES // columns)
-    for start in range(0, count, step):
-        end = min(start + step, count)
-        chunk_NF = inputs_NF[start:end] if rows is None else inputs_NF[rows[start:end]]
+    chosen = np.arange(len(inputs_NF)) if rows is None else rows
+    # Python's integers, which have any number of bits.
+    sums_F = np.zeros(inputs_NF.shape[1], object)
+    squares_F = np.zeros(inputs_NF.shape[1], object)
+    for start in range(0, len(chosen), CHUNK_ROWS):
+        chunk_NF = inputs_NF[chosen[start : start + CHUNK_ROWS]]
         if chunk_NF.dtype == np.uint8:
             chunk_NF = chunk_NF.astype(np.float32) / np.float32(255)
-        _add_chunk(np.ascontiguousarray(chunk_NF, np.float32), totals_3BF)
-
-    sums = []
-    squares = []
-    for of_column in totals_3BF.transpose(2, 1, 0).tolist():
-        total = 0
-        total_squared = 0
-        for block, (signed, high, low) in enumerate(of_column):
-            total += signed << (BLOCK_BITS * block)
-            total_squared += ((high << 32) + low) << (2 * BLOCK_BITS * block)
-        sums.append(_limbs(total, SUM_LIMBS))
-        squares.append(_limbs(total_squared, SQUARE_LIMBS))
+        if not np.isfinite(chunk_NF).all():
+            raise ValueError("a number is not finite")
+        units_NF = np.ldexp(chunk_NF.astype(np.float64), UNIT_BITS)
+        _, bits_NF = np.frexp(units_NF)
+        shifts_NF = np.maximum(bits_NF - MANTISSA_BITS, 0)
+        mantissas_NF = np.ldexp(units_NF, -shifts_NF).astype(np.int64)
+        for shift in np.unique(shifts_NF).tolist():
+            here_NF = np.where(shifts_NF == shift, mantissas_NF, 0)
+            sums_F += here_NF.sum(0).astype(object) << shift
+            squares_F += (here_NF * here_NF).sum(0).astype(object) << 2 * shift
     return {
-        "counts": np.array([count], np.int64),
-        "sums": np.array(sums, np.int64),
-        "squares": np.array(squares, np.int64),
+        "counts": np.array([len(chosen)], np.int64),
+        "sums": np.array([_limbs(number, SUM_LIMBS) for number in sums_F], np.int64),
+        "squares": np.array([_limbs(number, SQUARE_LIMBS) for number in squares_F], np.int64),
     }
-
-
-def _add_chunk(chunk_NF: NDArray[np.float32], totals_3BF: Integers) -> None:
-    """Add the numbers of some rows, in units of 2^-149, and their squares to the totals of their blocks."""
-    bits_NF = chunk_NF.view(np.uint32)
-    exponents_NF = (bits_NF >> 23) & 0xFF
-    if (exponents_NF == 0xFF).any():
-        raise ValueError("a number is not finite")
-    is_normal_NF = exponents_NF > 0
-    mantissas_NF = (bits_NF & 0x7FFFFF) | (is_normal_NF.astype(np.uint32) << 23)
-    shifts_NF = np.where(is_normal_NF, exponents_NF - 1, 0)  # |x| is mantissa * 2^shift units
-    blocks_NF = shifts_NF // BLOCK_BITS
-    magnitudes_NF = mantissas_NF.astype(np.uint64) << (shifts_NF % BLOCK_BITS).astype(np.uint64)
-    is_negative_NF = (bits_NF >> 31) == 1
-
-    for block in np.unique(blocks_NF).tolist():
-        present_NF = np.where(blocks_NF == block, magnitudes_NF, np.uint64(0))
-        signed_NF = present_NF.astype(np.int64)
-        np.negative(signed_NF, out=signed_NF, where=is_negative_NF)
-        squared_NF = present_NF * present_NF  # below 2^64
-        totals_3BF[0, block] += signed_NF.sum(0)
-        totals_3BF[1, block] += (squared_NF >> np.uint64(32)).astype(np.int64).sum(0)
-        totals_3BF[2, block] += (squared_NF & np.uint64(0xFFFFFFFF)).astype(np.int64).sum(0)
 
 
 def _limbs(number: int, count: int) -> list[int]:
@@ -131,16 +102,14 @@ def standardization(sums: Sums) -> tuple[tuple[float, ...], tuple[float, ...]]:
         sums["sums"].tolist(), sums["squares"].tolist(), strict=True
     ):
         total = _number(sum_limbs)
-        squares = _number(square_limbs)
-        scaled_variance = rows * squares - total**2  # rows^2 times the variance, in units of 2^-298
-        try:
-            mean = total / (rows << UNIT_BITS)
-            variance = scaled_variance / (rows**2 << (2 * UNIT_BITS))
-        except OverflowError:
-            raise ValueError("a column's numbers are larger than float32") from None
+        scaled_variance = rows * _number(square_limbs) - total**2  # rows^2 times it, in 2^-298
         if scaled_variance < 0:
             raise ValueError("a column's variance is negative")
-        std = math.sqrt(variance)
+        try:
+            mean = total / (rows << UNIT_BITS)
+            std = math.sqrt(scaled_variance / (rows**2 << (2 * UNIT_BITS)))
+        except OverflowError:
+            mean = std = math.inf
         if abs(mean) > LARGEST_FLOAT or std > LARGEST_FLOAT:
             raise ValueError("a column's numbers are larger than float32")
         means.append(mean)

@@ -22,9 +22,9 @@ PROBES = "probes"
 WITHOUT_EFFECT_ON_COSTS = (WITHOUT_EFFECT_ON_NUMBERS - {"device"}) | {
     "seed", "rounds", "evaluate-every", "keep-best", "patience", "alpha",
     "learning-rate", "learning-rate-decay", "learning-rate-decay-every",
-    "schedule", "schedule-unit", "schedule-rounds", "warm-up", "second-momentum", "epsilon",
+    "schedule", "schedule-rounds", "warm-up",
     "momentum", "weight-decay", "server-learning-rate", "server-momentum", "server-momentum-form",
-    "server-optimizer", "server-second-momentum", "server-adaptivity",
+    "server-optimizer", "server-adaptivity",
 }  # fmt: skip
 """Settings that change neither the seconds nor the bytes of a round."""
 Training = frozenset[tuple[str, Scalar]]

@@ -84,10 +84,3 @@ def numeric(*headings: str) -> list[Column]:
 def named(*headings: str) -> list[Column]:
     """Return columns of names, which are to be copied whole."""
     return [Column(heading, no_wrap=True) for heading in headings]
-
-
-def numbered(names: Sequence[str]) -> tuple[list[str], str]:
-    """Return numbers as headings in place of names that have no room, and the legend; none of names that are these."""
-    numbers = list(map(str, range(len(names))))
-    legend = ", ".join(f"{number} {name}" for number, name in zip(numbers, names, strict=True))
-    return numbers, legend if list(names) != numbers else ""

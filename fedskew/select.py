@@ -27,7 +27,7 @@ from data.partition_files import SavedPartition, save
 from data.random_draws import generator
 from fedskew.diagnosis.table import read_counts
 from fedskew.experiments.experiments import Experiment, Row
-from fedskew.experiments.plan import plan, runs
+from fedskew.experiments.plan import plan, runs, section_of
 from fedskew.formatting import plural
 from fedskew.report.inference import Estimate
 from fedskew.report.results import ExperimentResults, gather
@@ -226,12 +226,11 @@ class Selection:
 
         Raises RuntimeError where there is none.
         """
-        seeds = len(results.experiment.seeds)
         means = {}
         for row in results.experiment.rows:
             of_row = results.of(row.label, "", self.metric, "last")
             found = of_row.estimate
-            if found is not None and found.n == seeds:
+            if found is not None and found.n == len(results.experiment.seeds):
                 means[row.label] = found.mean
             else:
                 diverged = ", ".join(map(str, of_row.diverged))
@@ -252,13 +251,17 @@ class Selection:
     def best_half(self, results: ExperimentResults, order: Sequence[Row]) -> list[Row]:
         """Return the rows of FedAvg's training, and of the half of the trainings with the best rows, two at least."""
         training = {cell.row: cell.run.run_id for cell in results.cells}
-        of_baseline = training[results.experiment.rows[0].label]
         by_rank = list(dict.fromkeys(training[row.label] for row in order))
-        kept = {of_baseline, *by_rank[: max(2, math.ceil(len(by_rank) / 2))]}
-        for row in order:
-            if training[row.label] not in kept:
+        best = by_rank[: max(2, math.ceil(len(by_rank) / 2))]
+        rows = results.experiment.rows
+        best.append(training[rows[0].label])
+        kept = []
+        for row in rows:
+            if training[row.label] in best:
+                kept.append(row)
+            elif row in order:
                 self.left_out[row.label] = "its training is not in the best half of step 1"
-        return [row for row in results.experiment.rows if training[row.label] in kept]
+        return kept
 
     # ---- time ---------------------------------------------------------------------------------------
 
@@ -294,48 +297,45 @@ class Selection:
 
     def conclude(self, last: ExperimentResults, winner: Row, baseline: Row) -> dict[str, object]:
         """Print what the winner has over FedAvg and CCVR, and what to take; return it as JSON."""
+        rows = last.experiment.rows
+        found = {row.label: last.of(row.label, "", self.metric, "last") for row in rows}
+        share = self.baseline.data.validation_fraction
         gains = {}
         lines = []
         above = False
-        share = self.baseline.data.validation_fraction
-        of_label = {
-            row.label: last.of(row.label, "", self.metric, "last") for row in last.experiment.rows
-        }
-        for other in last.experiment.rows:
-            gain = compare_rows(of_label[winner.label], of_label[other.label])
+        for other in rows:
+            gain = compare_rows(found[winner.label], found[other.label])
             if other == winner or gain is None or gain.n < 2:
                 continue
             low, high = ends(gain, share)
             gains[other.method] = [gain.mean, low, high]
-            numbers = [self.number(number, "+") for number in (gain.mean, low, high)]
+            mean, least, most = (self.number(number, "+") for number in (gain.mean, low, high))
+            interval = f"{mean}, 95 % interval {least} to {most}"
             seeds = plural(gain.n, "fresh seed")
-            interval = f"{numbers[0]}, 95 % interval {numbers[1]} to {numbers[2]}, {seeds}"
-            lines.append(f"{winner.label} over always {other.label}: {interval}")
+            lines.append(f"{winner.label} over always {other.label}: {interval}, {seeds}")
             if other == baseline:
                 above = low > 0 if self.more_is_better else high < 0
 
-        if of_label[winner.label].diverged:
-            above = False
-        elif of_label[baseline.label].diverged:
-            above = True
-        take: Row | None = winner if above else baseline
+        # A divergence on fresh seeds counts against whoever it hits.
+        if found[winner.label].diverged or found[baseline.label].diverged:
+            above = not found[winner.label].diverged
+        taken = winner if above else baseline
         if above:
             lines.append(f"winner: {winner.label}")
         elif winner == baseline:
             lines.append("no winner: FedAvg itself is the best on validation data")
         else:
             lines.append("no winner: no method is distinguishable from FedAvg here")
-        assert take is not None
-        at_chance = chance_words(of_label[take.label])
-        if at_chance or of_label[take.label].diverged:
-            why = at_chance or "diverged"
-            lines.append(f"take none of them: {take.label} {why}; {CHANCE_REMEDY}")
-            take = None
+        unfit = chance_words(found[taken.label])
+        if found[taken.label].diverged:
+            unfit = "diverged"
+        if unfit:
+            lines.append(f"take none of them: {taken.label} {unfit}; {CHANCE_REMEDY}")
         else:
-            lines.append(f"take {take.label}")
+            lines.append(f"take {taken.label}")
         self.out.print("\n".join(lines), markup=False)
         return {
-            "take": None if take is None else candidate(take),
+            "take": None if unfit else candidate(taken),
             "winner": candidate(winner) if above else None,
             "first": candidate(winner),
             "gains": gains,
@@ -406,11 +406,6 @@ def permissions_of(run: RunSettings) -> set[str]:
     if declared & {*HOLDS_COUNTS}:
         declared.add("class-counts")
     return declared
-
-
-def section_of(key: str) -> str:
-    """Return the section of a setting's key; empty for a setting without one."""
-    return key.rpartition(".")[0]
 
 
 def partition_by_counts(counts: Path, settings: Mapping[str, Scalar]) -> Path:

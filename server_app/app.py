@@ -3,7 +3,8 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,17 +22,23 @@ from data import Federation
 from data.data_warnings import refuse_untrainable, too_large_columns, warnings_of
 from data.standardization import sentence_about
 from data.text import LineAboutRun, LineSink
-from server_app.best_round import BestRounds, refuse_unvalidated, why_ended
-from server_app.checkpoint import Checkpoint, Writer, latest, report_lost_best
+from server_app.checkpoint import (
+    STATE,
+    Checkpoint,
+    Writer,
+    hashes,
+    head_hashes,
+    latest,
+    report_lost_best,
+)
 from server_app.composition import row_name
 from server_app.evaluation import by_group
-from server_app.plugins import check_new_methods
+from server_app.plugins import check_new_methods, sources_of
 from server_app.predictions import write_predictions
-from server_app.record import ModelNumbers, RoundRecord, Seconds, arguments
-from server_app.round_selection import summarize
+from server_app.record import ModelNumbers, RoundRecord, Seconds, divided
+from server_app.round_selection import BestRounds, refuse_unvalidated, summarize, why_ended
 from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
-from server_app.run_hashes import hashes, head_hashes
 from server_app.run_settings import RunSettings, model_line
 from server_app.settings import (
     parse,
@@ -111,95 +118,68 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
         if finished is not None:
             return finished
         tracker = tracker_of(settings, folder.path)
+        work = Run(grid, settings, federation, folder, report_line, tracker)
         try:
-            work = Run(grid, settings, federation, folder, report_line, tracker)
-            try:
-                return work.finish()
-            except Diverged as error:
-                divergence = with_remedy(error, settings, federation)
-                folder.write_divergence(divergence_record(divergence, settings))
-                raise divergence from error
-            except TooFewReplies as error:
-                if not error.not_finite:
-                    raise
-                # Too few are left because numbers of some were not finite: for the run that is the same.
-                round = work.strategy.round + 1
-                client = error.not_finite[0]
-                divergence = with_remedy(
-                    Diverged(round, str(error), client=client), settings, federation
-                )
-                folder.write_divergence(divergence_record(divergence, settings))
-                raise TooFewReplies(f"{error} ({divergence.remedy})", error.not_finite) from error
+            return work.finish()
+        except Diverged as error:
+            divergence = with_remedy(error, settings, federation)
+            folder.write_divergence(divergence, settings.training.learning_rate)
+            raise divergence from error
+        except TooFewReplies as error:
+            if not error.not_finite:
+                raise
+            # Too few are left because numbers of some were not finite: for the run that is the same.
+            round = work.strategy.round + 1
+            divergence = Diverged(round, str(error), client=error.not_finite[0])
+            divergence = with_remedy(divergence, settings, federation)
+            folder.write_divergence(divergence, settings.training.learning_rate)
+            raise TooFewReplies(f"{error} ({divergence.remedy})", error.not_finite) from error
         finally:
             tracker.end(folder.summary())
 
 
 def with_remedy(error: Diverged, settings: RunSettings, federation: Federation) -> Diverged:
     """Return the same divergence with the run's learning rate and what may help, a table's columns if they do."""
+    remedy = error.remedy
+    # Between sites the server has no sample to look at.
+    columns = "" if settings.agreement else too_large_columns(federation.dataset)
+    if columns and federation.standardized_rows:
+        remedy = f"{columns}: they are standardized, so look for outliers in such columns, or leave them out"
+    elif columns:
+        remedy = f"{columns}: standardize or leave out such columns"
     rate = f"learning-rate = {settings.training.learning_rate:g}"
-    remedy = about_columns(settings, federation) or error.remedy
     return Diverged(error.round, error.reason, f"{rate}; {remedy}", error.client)
 
 
-def divergence_record(error: Diverged, settings: RunSettings) -> dict[str, Any]:
-    """Return what diverged.json holds of a divergence."""
-    record: dict[str, Any] = {"run": settings.run_id, "round": error.round, "reason": error.reason}
-    if error.client:
-        record["client"] = error.client
-    return {**record, "learning-rate": settings.training.learning_rate, "remedy": error.remedy}
-
-
-def about_columns(settings: RunSettings, federation: Federation) -> str:
-    """Return what to do about columns of a table that make a model diverge; empty if none does."""
-    if settings.agreement is not None:
-        return ""  # the server has no sample to look at
-    columns = too_large_columns(federation.dataset)
-    if not columns:
-        return ""
-    remedy = "standardize or leave out such columns"
-    if federation.standardized_rows:
-        remedy = "they are standardized, so look for outliers in such columns, or leave them out"
-    return f"{columns}: {remedy}"
-
-
+@dataclass
 class Run:
     """One run of an experiment: its strategy, evaluation, records and checkpoints."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        settings: RunSettings,
-        federation: Federation,
-        folder: RunFolder,
-        report_line: LineSink,
-        tracker: Tracker | None = None,
-    ) -> None:
-        self.grid = grid
-        self.settings = settings
-        self.federation = federation
-        self.folder = folder
-        self.report_line = report_line
-        self.tracker = tracker or Tracker()
-        self.build = model_of(settings, federation)
-        self.model = self.build()
-        self.best = BestRounds()
+    grid: Grid
+    settings: RunSettings
+    federation: Federation
+    folder: RunFolder
+    report_line: LineSink
+    tracker: Tracker = field(default_factory=Tracker)
+    best: BestRounds = field(default_factory=BestRounds)
+    writer: Writer = field(default_factory=Writer)
+
+    def __post_init__(self) -> None:
         self.round_began = time.perf_counter()
-        self.writer = Writer()
-        # device = cuda is about the clients: the server itself may have no GPU and then computes on the CPU.
-        wanted = settings.general.device
-        self.device = choose_device("auto" if wanted == "cuda" else wanted)
+        self.model = model_of(self.settings, self.federation)()
+        device = choose_device(self.settings.server_device)
         self.strategy = strategy_of(
-            settings, federation, self.model, self.device, folder.note_waiting
+            self.settings, self.federation, self.model, device, self.folder.note_waiting
         )
         self.evaluation = RunEvaluation(
-            grid,
-            settings,
-            federation,
-            self.strategy,
-            self.model,
-            self.device,
-            folder,
-            report_line,
+            grid=self.grid,
+            settings=self.settings,
+            federation=self.federation,
+            strategy=self.strategy,
+            model=self.model,
+            device=device,
+            folder=self.folder,
+            report_line=self.report_line,
         )
 
     def finish(self) -> dict[str, Any]:
@@ -225,12 +205,18 @@ class Run:
         return summary
 
     def write_settings(self) -> None:
-        """Write settings.json: the settings, and what is known of the data."""
+        """Write settings.json: the settings, and what is known of the data and of the user's files."""
+        files: dict[str, object] = {}
+        if self.settings.model.weights:
+            files["weights-sha256"] = self.settings.weights_sha256
+        sources = sources_of(self.settings.parts.names)
+        if sources:
+            files["method's-files"] = sources
         self.folder.write_settings(
             {
                 "settings": self.settings.flat(),
                 "partition-hash": self.federation.hash,
-                **self.settings.about_files,
+                **files,
                 **about_data(self.federation, self.settings.agreement),
                 **standardization_of(self.federation, self.strategy),
             }
@@ -264,7 +250,7 @@ class Run:
         """Return the summary of the finished run.
 
         Args:
-            vectorized: the line of `how_vectorized`; empty if clients train one by one.
+            vectorized: the line of `how_vectorized`; empty without clients-per-pass.
             began: `time.perf_counter()` when this process started or resumed the run.
         """
         records = self.folder.rounds()
@@ -284,7 +270,7 @@ class Run:
             **summary,
             "failures": sum(record.failed for record in records),
             "hash": hashes(self.strategy, self.folder.path),
-            **head_hashes(self.strategy.deployed, self.settings.deploys),
+            **head_hashes(self.strategy),
             "partition-hash": self.federation.hash,
             "seconds-of-this-start": time.perf_counter() - began,
         }
@@ -297,15 +283,10 @@ class Run:
                 self.report_line("no whole checkpoint: starting again from round 1")
             self.folder.clear()
             return
-        self.strategy.round = checkpoint.round
-        self.strategy.shared = checkpoint.shared
-        self.strategy.states = checkpoint.states
-        self.strategy.deployed = checkpoint.deployed
-        self.strategy.memory_rounds = checkpoint.memory_rounds
-        self.strategy.digests = checkpoint.digests
-        self.strategy.ended = checkpoint.ended
+        for name in STATE:
+            setattr(self.strategy, name, getattr(checkpoint, name))
         self.set_best(checkpoint.best)
-        self.delete_worse_files(checkpoint)
+        self.folder.delete_best_files(but=checkpoint.files_in_use)
         report_lost_best(self.folder, checkpoint, self.report_line)
         self.folder.cut_after(checkpoint.round)
         self.folder.warn_missing_rounds(checkpoint.round, self.report_line)
@@ -317,11 +298,9 @@ class Run:
         Fine-tuned models are left out, as the clients save none of them.
         """
         metric = self.settings.general.keep_best
-        if not metric:
-            return
-        kept_models = {name: numbers for name, numbers in models.items() if name != FINE_TUNED}
-        best = self.best.after(round, metric, kept_models)
-        self.set_best(best)
+        if metric:
+            kept = {name: numbers for name, numbers in models.items() if name != FINE_TUNED}
+            self.set_best(self.best.after(round, metric, kept))
 
     def set_best(self, best: BestRounds) -> None:
         """Set the best rounds so far. From the next round on, clients keep their memory of these rounds."""
@@ -330,27 +309,15 @@ class Run:
         # best rounds are still needed.
         self.strategy.best_rounds = best.named_since(self.strategy.round - 2)
 
-    def delete_worse_files(self, checkpoint: Checkpoint) -> None:
-        """Delete the files of best rounds that neither this checkpoint nor the previous one names."""
-        self.folder.delete_best_files(but=checkpoint.best.named_since(checkpoint.round - 1))
-
     def checkpoint(self) -> Checkpoint:
         """Return a checkpoint of the round that has just finished.
 
         It shares its tensors with the strategy, and no later round changes them in place. So it can be written while
         the next round trains.
         """
-        strategy = self.strategy
-        return Checkpoint(
-            round=strategy.round,
-            shared=strategy.shared,
-            states=dict(strategy.states),
-            deployed=dict(strategy.deployed),
-            memory_rounds=dict(strategy.memory_rounds),
-            digests={kind: dict(digests) for kind, digests in strategy.digests.items()},
-            best=self.best,
-            ended=strategy.ended,
-        )
+        state = {name: copy(getattr(self.strategy, name)) for name in STATE}
+        state["digests"] = {kind: dict(digests) for kind, digests in state["digests"].items()}
+        return Checkpoint(best=self.best, **state)
 
     def save(
         self,
@@ -374,15 +341,9 @@ class Run:
             self.folder.add_round(record)
             self.tracker.round(record)
         checkpoint.save(self.folder.checkpoint_file, self.folder.previous_file)
-        self.delete_worse_files(checkpoint)
+        self.folder.delete_best_files(but=checkpoint.files_in_use)
         if record is not None:
             self.report_line(record.line)
-
-    def seconds_of_round(self) -> float:
-        """Return the seconds since the last call: training, evaluation and all other work of one round."""
-        before = self.round_began
-        self.round_began = time.perf_counter()
-        return self.round_began - before
 
     def after_round(self, round: int) -> None:
         """Evaluate the models if `round` is to be evaluated, and start writing its record and checkpoint.
@@ -405,14 +366,14 @@ class Run:
         models = self.best.marked(round, models)
         if is_last:
             write_predictions(self.folder, kept)
-        evaluated = time.perf_counter()
+        now = time.perf_counter()
+        last = self.strategy.last
+        known, _ = divided(Seconds, last.seconds)
+        seconds = Seconds(**known, evaluation=now - began, round=now - self.round_began)
+        self.round_began = now
         evaluated_by = "nobody"
         if due:
             evaluated_by = "clients" if evaluation.by_clients else "server"
-        last = self.strategy.last
-        seconds = Seconds(
-            **arguments(last.seconds), evaluation=evaluated - began, round=self.seconds_of_round()
-        )
         record = RoundRecord(
             round=round,
             models=models,

@@ -10,17 +10,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from torch import Tensor
+
 from client_app.memory import MemoryLost, folder_of
 from client_app.memory import load as load_memory
 from client_app.process import make_deterministic
-from client_app.state import State, split_prefix, with_prefix
+from client_app.state import State, digest, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data.text import LineSink
-from server_app.best_round import BestRounds
+from server_app.round_selection import BestRounds
 from server_app.run_folder import RunFolder
 from strategies.core.reading import DIGESTS
+from strategies.core.rounds import Rounds
+from strategies.core.server import AVERAGE
 
 Entry = TypeVar("Entry")
+
+
+STATE = ("round", "shared", "states", "deployed", "memory_rounds", "digests", "ended")
+"""The attributes of a strategy that are a run's state: setting them resumes the run."""
 
 
 class BrokenCheckpoint(RuntimeError):
@@ -54,10 +62,7 @@ class Checkpoint:
             tensors |= with_prefix(f"state/{part}", state)
         for name, state in self.deployed.items():
             # A deployed model shares most tensors with the average; only its own are written.
-            own = {}
-            for key, tensor in state.items():
-                if tensor is not self.shared.get(key):
-                    own[key] = tensor
+            own = {key: state[key] for key in state if state[key] is not self.shared.get(key)}
             tensors |= with_prefix(f"deployed/{name}", own)
         contents = {
             "round": self.round,
@@ -67,13 +72,16 @@ class Checkpoint:
             "deployed": list(self.deployed),
             # A file of tensors sorts them, and a method may draw one tensor after the other.
             "order": list(tensors),
+            "best": self.best.by_model,
+            "ended": self.ended,
         }
-        if self.best.by_model:
-            contents["best"] = self.best.to_json()
-        if self.ended:
-            contents["ended"] = self.ended
         metadata = {**identity(path), "fedskew": json.dumps(contents)}
         write_atomically(path, tensors, metadata, previous)
+
+    @property
+    def files_in_use(self) -> list[int]:
+        """The best rounds whose files this checkpoint, or the previous one, names."""
+        return self.best.named_since(self.round - 1)
 
     @staticmethod
     def load(path: Path, run: str = "") -> "Checkpoint":
@@ -99,8 +107,8 @@ class Checkpoint:
             deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
             memory_rounds=by_client(contents["memory-rounds"]),
             digests={kind: by_client(digests) for kind, digests in contents["digests"].items()},
-            best=BestRounds.of(contents.get("best", {})),
-            ended=contents.get("ended", ""),
+            best=BestRounds.of(contents["best"]),
+            ended=contents["ended"],
         )
 
     def keep_if_best(self, folder: RunFolder) -> None:
@@ -171,6 +179,46 @@ def best_checkpoint(folder: RunFolder, round: int) -> Checkpoint:
     if not file.is_file():
         raise BrokenCheckpoint(f"{file} is missing")
     return Checkpoint.load(file, folder.run)
+
+
+def head_hashes(strategy: Rounds) -> dict[str, dict[str, str]]:
+    """Return for the summary a hash of each model with a head in closed form; nothing where there is none."""
+    heads = {part.name for part in strategy.deploys if part.closed_form} & strategy.deployed.keys()
+    digests = {name: digest([strategy.deployed[name]]) for name in sorted(heads)}
+    return {"model-hashes": digests} if digests else {}
+
+
+def hashes(strategy: Rounds, run_folder: Path) -> dict[str, str | None]:
+    """Return the run's hashes: one for shared, deployed and client memory together, and one for each.
+
+    Equal ones mean that two runs have the same numbers to the bit. Where a client keeps its memory on another machine,
+    the digests that came with the updates stand for it: the same in every run of the same sites, and another hash than
+    over the memory itself. None where one is missing.
+    """
+    shared = [strategy.shared]
+    deployed = []
+    for name, state in sorted(strategy.deployed.items()):
+        if name != AVERAGE:
+            deployed.append(with_prefix(name, state))
+
+    memory: dict[str, Tensor] = {}
+    words: list[str] = []
+    complete = True
+    folders = {client: folder_of(run_folder, client) for client in sorted(strategy.memory_rounds)}
+    if all(folder.exists() for folder in folders.values()):
+        for client, folder in folders.items():
+            for part, state in load_memory(folder, strategy.memory_rounds[client]).items():
+                memory |= with_prefix(f"{client}/{part}", state)
+    else:
+        digests = strategy.digests["memory"]
+        words = [f"{client} {digests.get(client, '')}" for client in folders]
+        complete = digests.keys() >= folders.keys()
+    return {
+        "all": digest([*shared, *deployed, memory], *words) if complete else None,
+        "shared": digest(shared),
+        "deployed": digest(deployed),
+        "memory": digest([memory], *words) if complete else None,
+    }
 
 
 class Writer:

@@ -40,36 +40,26 @@ class ComposedMethod:
 def compose(method: str) -> ComposedMethod:
     """Return the parts of e.g. `fedshift+fedbn+iwds`. Raises SettingError naming both sides of a contradiction."""
     members = members_of(method)
-    of_members: set[str] = set()
+    variants: set[str] = set()
     defaults: dict[str, Setting] = {}
     fixed: dict[str, Setting] = {}
     for member in members:
-        of_members.update(member.variants)
+        variants.update(member.variants)
         defaults.update(member.defaults)
         fixed.update(member.fixed)
-    variants = sorted(of_members)
-    refuse_two_for_one_place(method, members, variants)
-    refuse_what_would_do_nothing(method, members, variants)
     parts = ComposedMethod(
         names=tuple(member.name for member in members if member.name != "fedavg") or ("fedavg",),
-        variants=tuple(variants),
+        variants=tuple(sorted(variants)),
         combine=next((member.combine for member in members if member.combine), FedAvg.name),
         monitors=tuple(member.monitor for member in members if member.monitor),
         deploys=tuple(member.deploy for member in members if member.deploy),
         defaults=defaults,
         fixed=fixed,
     )
-    refuse_a_divided_model(method, parts)
+    rule = contradiction(members, parts)
+    if rule:
+        raise SettingError("method", method, rule)
     return parts
-
-
-def closed_form_methods() -> list[str]:
-    """Return the methods that deploy a head in closed form, in the order of the list of methods."""
-    names = []
-    for name, method in METHODS.items():
-        if any(SERVER_METHODS[part].closed_form for part in method.serving):
-            names.append(name)
-    return names
 
 
 def members_of(method: str) -> list[Method]:
@@ -86,62 +76,46 @@ def members_of(method: str) -> list[Method]:
             rule = f"names {name} {times} times; a method is in effect once"
             raise SettingError("method", method, rule, remedy="name it once")
     members = [member for name, member in METHODS.items() if name in names]
-    fedskews = [member for member in members if not member.source]
-    # METHODS has the user's in the order in which they were loaded, which is any.
-    users = [member for member in members if member.source]
-    return fedskews + sorted(users, key=lambda member: member.name)
+    # METHODS has the user's, which alone have a source, in the order in which they were loaded, which is any.
+    return sorted(members, key=lambda member: member.source and member.name)
 
 
-def refuse_two_for_one_place(
-    method: str, members: Sequence[Method], variants: Sequence[str]
-) -> None:
-    """Raise SettingError where two methods, or two of their variants, want what only one can have."""
-    combining = [member.name for member in members if member.combine]
-    correcting = [name for name in variants if VARIANTS[name].requirements.uncorrected_prior]
-    keeping = [name for name in variants if VARIANTS[name].requirements.batch_norm]
-    sampling = [member.name for member in members if has_hook(member, "sample_weights")]
-    rules = {
-        "want to combine the clients' updates, and one can": combining,
-        "both correct the class prior: together they would correct it twice": correcting,
-        "want to draw the samples, and one can": sampling,
-        "both say what of batch norm stays on the client, and one can": keeping,
+def contradiction(members: Sequence[Method], parts: ComposedMethod) -> str:
+    """Return why methods cannot be composed, naming both sides; empty where they can."""
+    variants = [VARIANTS[name] for name in parts.variants]
+    serving = [SERVER_METHODS[name] for name in parts.serving]
+    one_alone = {
+        "want to combine the clients' updates, and one can": [
+            member.name for member in members if member.combine
+        ],
+        "both correct the class prior: together they would correct it twice": [
+            variant.name for variant in variants if variant.requirements.uncorrected_prior
+        ],
+        "want to draw the samples, and one can": [
+            member.name
+            for member in members
+            if any(overrides(VARIANTS[name], "sample_weights") for name in member.variants)
+        ],
+        "both say what of batch norm stays on the client, and one can": [
+            variant.name for variant in variants if variant.requirements.batch_norm
+        ],
     }
-    for rule, wanting in rules.items():
+    for rule, wanting in one_alone.items():
         if len(wanting) > 1:
-            raise SettingError("method", method, f"{' and '.join(wanting)} {rule}")
+            return f"{' and '.join(wanting)} {rule}"
 
-
-def has_hook(method: Method, hook: str) -> bool:
-    """Return whether a variant of the method has a hook of its own."""
-    return any(overrides(VARIANTS[name], hook) for name in method.variants)
-
-
-def refuse_what_would_do_nothing(
-    method: str, members: Sequence[Method], variants: Sequence[str]
-) -> None:
-    """Raise SettingError for methods about shared weights beside a variant that shares nothing."""
-    idle = [member.name for member in members if needs_shared(member)]
-    alone = [name for name in variants if VARIANTS[name].requirements.separate_models]
-    if idle and alone:
-        rule = f"{' and '.join(idle)} would do nothing: {alone[0]} shares nothing"
-        raise SettingError("method", method, rule)
-
-
-def refuse_a_divided_model(method: str, parts: ComposedMethod) -> None:
-    """Raise SettingError for a server method that needs the whole model, where clients keep a part of it."""
-    dividing = [name for name in parts.variants if overrides(VARIANTS[name], "private_names")]
-    whole = [name for name in parts.serving if SERVER_METHODS[name].needs_whole_model]
-    if dividing and whole:
-        rule = (
-            f"{whole[0]} needs the whole model to be the same everywhere, and {dividing[0]} "
-            "keeps a part on each client"
-        )
-        raise SettingError("method", method, rule)
-    own_heads = [name for name in parts.variants if VARIANTS[name].requirements.own_head]
-    about_heads = [name for name in parts.serving if SERVER_METHODS[name].needs_head]
-    if own_heads and about_heads:
-        rule = f"{about_heads[0]} needs a shared head, and {own_heads[0]} keeps one on each client"
-        raise SettingError("method", method, rule)
+    for variant in variants:
+        idle = [member.name for member in members if needs_shared(member)]
+        if variant.requirements.separate_models and idle:
+            return f"{' and '.join(idle)} would do nothing: {variant.name} shares nothing"
+        for part in serving:
+            if part.needs_whole_model and overrides(variant, "private_names"):
+                needed = f"{part.name} needs the whole model to be the same everywhere"
+                return f"{needed}, and {variant.name} keeps a part on each client"
+            if part.needs_head and variant.requirements.own_head:
+                needed = f"{part.name} needs a shared head"
+                return f"{needed}, and {variant.name} keeps one on each client"
+    return ""
 
 
 def needs_shared(method: Method) -> bool:
@@ -151,6 +125,15 @@ def needs_shared(method: Method) -> bool:
     if any(key.startswith("server-") for key in (*method.defaults, *method.fixed)):
         return True
     return any(VARIANTS[name].requirements.shared_weights for name in method.variants)
+
+
+def closed_form_methods() -> list[str]:
+    """Return the methods that deploy a head in closed form, in the order of the list of methods."""
+    names = []
+    for name, method in METHODS.items():
+        if any(SERVER_METHODS[part].closed_form for part in method.serving):
+            names.append(name)
+    return names
 
 
 def row_name(parts: ComposedMethod, deployed: str) -> str:
@@ -163,16 +146,12 @@ def row_name(parts: ComposedMethod, deployed: str) -> str:
         return f"{row_name(parts, AVERAGE)}, {FINE_TUNED}"
     names = []
     for name in parts.names:
-        model = model_of(METHODS[name])
-        if not model:
-            names.append(name)
-            continue
+        method = METHODS[name]
+        model = model_of(method)
         # creff-code begins like a model of creff's, and is another part's.
         one_of_several = deployed.startswith(f"{model}-") and deployed not in parts.deploys
-        if (
-            deployed == model and not METHODS[name].deploy
-        ):  # the clients' own, named after a variant
-            names.append(name)
+        if not model or (deployed == model and not method.deploy):
+            names.append(name)  # it adds no model, or the clients' own, named after a variant
         elif deployed == model or one_of_several:
             names.append(deployed)
     return "+".join(names or [parts.combine])

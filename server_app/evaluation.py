@@ -40,11 +40,10 @@ def shot_groups(counts_C: Sequence[int], long_tailed: bool) -> dict[str, list[in
         return {}
     if len(counts_C) == 10:
         return {name: list(classes) for name, classes in FULL_LONG_TAIL.items()}
-    groups = {
-        "many": [k for k, count in enumerate(counts_C) if count > 100],
-        "medium": [k for k, count in enumerate(counts_C) if 20 <= count <= 100],
-        "few": [k for k, count in enumerate(counts_C) if count < 20],
-    }
+    groups: dict[str, list[int]] = {"many": [], "medium": [], "few": []}
+    for label, count in enumerate(counts_C):
+        name = "many" if count > 100 else "medium" if count >= 20 else "few"
+        groups[name].append(label)
     return {name: classes for name, classes in groups.items() if classes}
 
 
@@ -59,31 +58,32 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     clients, classes = federation.counts_KC.shape
     if max(clients, classes) > MOST_SIZES:
         return None
-    test_labels = federation.dataset.test.labels[federation.global_test]
+    labels_N = federation.dataset.test.labels[federation.global_test]
     tests = federation.test_indices
-    samples_of_run: dict[str, Any] = {
+    tested = np.bincount(labels_N, minlength=classes).tolist()
+    run: dict[str, Any] = {
         "clients": federation.client_names,
         "train": federation.counts_KC.tolist(),
-        "test": np.bincount(test_labels, minlength=classes).tolist(),
+        "test": tested,
         "client-test": None if tests is None else [len(indices) for indices in tests],
     }
     subjects = subjects_by_class(federation)
     if subjects is not None:
-        samples_of_run["subjects"] = subjects
+        run["subjects"] = subjects
     subjects_N = federation.subjects("test")
     if subjects_N is None:
-        return samples_of_run
+        return run
     as_one = federation.dataset.tests_subjects
-    independent = [worth(subjects_N[test_labels == label], as_one) for label in range(classes)]
-    of_clients = []
-    for client in range(clients):
-        subjects_M = federation.subjects("test", client)
-        if subjects_M is not None:
-            of_clients.append(worth(subjects_M, as_one))
-    samples_of_run["tested"] = independent if as_one else samples_of_run["test"]
-    samples_of_run["independent"] = independent
-    samples_of_run["client-independent"] = None if tests is None else of_clients
-    return samples_of_run
+    independent = [worth(subjects_N[labels_N == label], as_one) for label in range(classes)]
+    run["tested"] = independent if as_one else tested
+    run["independent"] = independent
+    run["client-independent"] = None
+    if tests is not None:
+        by_client = [federation.subjects("test", client) for client in range(clients)]
+        run["client-independent"] = [
+            worth(subjects_M, as_one) for subjects_M in by_client if subjects_M is not None
+        ]
+    return run
 
 
 def worth(subjects_N: NDArray[np.int64], as_one: bool) -> int:
@@ -281,20 +281,18 @@ def of_clients(
     if positive is None:
         # Every client's numbers are about the class that is positive for all of them.
         tested_C = together.confusion_CC.sum(1).tolist()
-        names = [str(label) for label in range(len(tested_C))]
-        positive = positive_class(names, tested_C=tested_C)
+        positive = positive_class([str(label) for label in range(len(tested_C))], tested_C=tested_C)
 
-    columns: dict[str, dict[int, float]] = {}
     by_client = {client: metrics_from(part, positive=positive) for client, part in scores.items()}
+    columns: dict[str, Mapping[int, float]] = {}
     for name in BY_CLIENT:
         if name in pooled.means:
-            of_clients = {client: numbers[name] for client, numbers in by_client.items()}
-            columns[f"client-{name}"] = of_clients
-    columns["local-accuracy"] = {}
-    for client, part in scores.items():
-        accuracy = stated[client] if stated else part.local_accuracy(counts_KC[client])
-        columns["local-accuracy"][client] = accuracy
-
+            columns[f"client-{name}"] = {
+                client: numbers[name] for client, numbers in by_client.items()
+            }
+    columns["local-accuracy"] = stated or {
+        client: part.local_accuracy(counts_KC[client]) for client, part in scores.items()
+    }
     everybody = range(len(counts_KC))
     spreads = {}
     for name, column in columns.items():

@@ -13,6 +13,10 @@ GROUP = "fedskew.methods"
 """The entry points by which installed packages bring methods of their own."""
 
 
+class ContractViolation(Exception):
+    """A rule of the contract of methods that a user's own method breaks."""
+
+
 @dataclass(frozen=True)
 class Method:
     """A name for a set of parts: `a+b` is the union of both."""

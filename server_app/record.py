@@ -82,30 +82,21 @@ class ModelNumbers:
         return replace(self, spreads=spreads, validation=validation)
 
     @staticmethod
-    def of(numbers: Mapping[str, Any]) -> "ModelNumbers":
+    def of(content: Mapping[str, Any]) -> "ModelNumbers":
         """Undo `to_json`."""
+        known, numbers = divided(ModelNumbers, content)
+        if "validation" in known:
+            known["validation"] = ModelNumbers.of(known["validation"])
         # In JSON means, spreads and numbers by class stand side by side: their types and names tell them apart.
-        means = {}
-        spreads = {}
-        by_class = {}
+        means, spreads, by_class = {}, {}, {}
         for name, part in numbers.items():
-            if part is None or isinstance(part, float):
-                means[name] = number(part)
+            if isinstance(part, Mapping):
+                spreads[name] = Spread(**divided(Spread, part)[0])
             elif name.endswith(BY_CLASS):
-                by_class[name] = number(part)
-            elif isinstance(part, Mapping) and name != "validation":
-                spreads[name] = Spread(**arguments(part))
-        validation = numbers.get("validation")
-        return ModelNumbers(
-            means=means,
-            recall=number(numbers.get("recall", [])),
-            spreads=spreads,
-            validation=None if validation is None else ModelNumbers.of(validation),
-            by_class=by_class,
-            confusion=numbers.get("confusion"),
-            positive_class=numbers.get("positive-class"),
-            best=numbers.get("best"),
-        )
+                by_class[name] = part
+            else:
+                means[name] = part
+        return ModelNumbers(means=means, spreads=spreads, by_class=by_class, **known)
 
 
 @dataclass(frozen=True)
@@ -173,7 +164,11 @@ class RoundRecord:
             workers=self.workers[:MOST],
             updates=noteworthy(self.updates),
             median_norm=median_norm(self.updates),
-            method_numbers=self.method_numbers and first_clients(self.method_numbers),
+            method_numbers=self.method_numbers
+            and {
+                name: replace(one, values=one.values[:MOST])
+                for name, one in self.method_numbers.items()
+            },
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -182,53 +177,25 @@ class RoundRecord:
         return content
 
     @staticmethod
-    def of(record: Mapping[str, Any]) -> "RoundRecord":
+    def of(content: Mapping[str, Any]) -> "RoundRecord":
         """Undo `to_json`; a kept record lacks the updates and the clients."""
-        # What is left of `rest` after all fields are taken out are the numbers of methods.
-        rest = dict(record)
-        seconds = arguments(rest.pop("seconds"))
-        updates = [UpdateStatistics(**arguments(update)) for update in rest.pop("updates", ())]
-        failures = {int(client): reason for client, reason in rest.pop("failures").items()}
-        own = rest.pop("method-numbers", None)
+        known, metrics = divided(RoundRecord, content)
+        own = known.get("method_numbers")
         if own is not None:
-            own = {name: MethodNumbers(**arguments(numbers)) for name, numbers in own.items()}
-        stated = {}
-        for name in PLAIN:
-            key = name.replace("_", "-")
-            if key in rest:
-                stated[name] = rest.pop(key)
-        return RoundRecord(
-            models={name: ModelNumbers.of(numbers) for name, numbers in rest.pop("models").items()},
-            loss=number(rest.pop("loss")),
-            failures=failures,
-            seconds=Seconds(**seconds),
-            updates=updates,
-            median_norm=number(rest.pop("median-norm", None)),
-            method_numbers=own,
-            metrics={name: number(value) for name, value in rest.items()},
-            **stated,
-        )
+            own = {
+                name: MethodNumbers(**divided(MethodNumbers, part)[0]) for name, part in own.items()
+            }
+        updates = known.get("updates", ())
+        known |= {
+            "models": {name: ModelNumbers.of(part) for name, part in known["models"].items()},
+            "failures": {int(client): reason for client, reason in known["failures"].items()},
+            "seconds": Seconds(**divided(Seconds, known["seconds"])[0]),
+            "updates": [UpdateStatistics(**divided(UpdateStatistics, part)[0]) for part in updates],
+            "method_numbers": own,
+        }
+        return RoundRecord(**known, metrics=metrics)
 
 
-def first_clients(numbers: Mapping[str, MethodNumbers]) -> dict[str, MethodNumbers]:
-    """Return the clients' numbers with the values of the first MOST clients, the means of all."""
-    return {name: replace(one, values=one.values[:MOST]) for name, one in numbers.items()}
-
-
-PLAIN = (
-    "round",
-    "evaluated_by",
-    "clients",
-    "used",
-    "failed",
-    "bytes_down",
-    "bytes_up",
-    "workers",
-    "strays",
-    "line",
-    "ended",
-)
-"""The fields that JSON holds as they are."""
 FLAT = {ModelNumbers: ("means", "spreads", "by_class"), RoundRecord: ("metrics",)}
 """The fields whose entries stand in JSON beside the other fields."""
 
@@ -255,13 +222,21 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def number(value: Any) -> Any:
-    """Return a number, or numbers, of JSON, where null stands for NaN."""
+def divided(kind: type, content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what JSON holds of a class's fields, and what stands in JSON beside them; null stands for NaN."""
+    names = {field.name.replace("_", "-"): field.name for field in fields(kind)}
+    known: dict[str, Any] = {}
+    beside: dict[str, Any] = {}
+    for key, value in content.items():
+        if key in names:
+            known[names[key]] = without_null(value)
+        else:
+            beside[key] = without_null(value)
+    return known, beside
+
+
+def without_null(value: Any) -> Any:
+    """Return a number, or a list of them, of JSON, where null stands for NaN."""
     if isinstance(value, list):
-        return [number(part) for part in value]
+        return [without_null(part) for part in value]
     return math.nan if value is None else value
-
-
-def arguments(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an object of numbers as a dataclass takes them."""
-    return {name.replace("-", "_"): number(value) for name, value in parts.items()}

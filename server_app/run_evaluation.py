@@ -1,7 +1,7 @@
 """Measures a run's models after a round: on the server's test set, or at the clients that have their own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,50 +24,35 @@ from strategies.core.rounds import Rounds
 from strategies.core.server import Diverged
 
 
+@dataclass
 class RunEvaluation:
-    """The measurements of one run.
+    """The measurements of one run."""
 
-    Args:
-        grid: reaches the clients.
-        settings: of the run.
-        federation: the data; of sites without their samples.
-        strategy: has the deployed models, and asks the clients.
-        model: takes a deployed state, where the server measures.
-        device: where the server measures.
-        folder: of the run; its records have the positive class of a run that is resumed.
-        report_line: gets the line about the positive class.
+    grid: Grid
+    """Reaches the clients."""
+    settings: RunSettings
+    federation: Federation
+    """The data; of sites without their samples."""
+    strategy: Rounds
+    """Has the deployed models, and asks the clients."""
+    model: Classifier
+    """Takes a deployed state, where the server measures."""
+    device: str
+    """Where the server measures."""
+    folder: RunFolder
+    """Its records have the positive class of a run that is resumed."""
+    report_line: LineSink
+    """Gets the line about the positive class."""
+    unmeasured: dict[int, str] = field(default_factory=dict)
+    """Why clients are missing from the last round's numbers."""
 
-    Attributes:
-        counts_KC: training samples by client and class.
-        groups: the classes of each shot group.
-        positive: the positive class of two; None of more classes, and where the first evaluation is to decide it.
-        unmeasured: why clients are missing from the last round's numbers.
-    """
-
-    def __init__(
-        self,
-        grid: Grid,
-        settings: RunSettings,
-        federation: Federation,
-        strategy: Rounds,
-        model: Classifier,
-        device: str,
-        folder: RunFolder,
-        report_line: LineSink,
-    ) -> None:
-        self.grid = grid
-        self.settings = settings
-        self.federation = federation
-        self.strategy = strategy
-        self.model = model
-        self.device = device
-        self.folder = folder
-        self.report_line = report_line
-        self.unmeasured: dict[int, str] = {}
-        self.has_private_tensors = len(strategy.shared) < len(model.state_dict())
-        self.counts_KC = torch.as_tensor(federation.counts_KC)
+    def __post_init__(self) -> None:
+        self.counts_KC = torch.as_tensor(self.federation.counts_KC)
+        # Clients measure where they hold private tensors, or test sets of their own.
+        has_private_tensors = len(self.strategy.shared) < len(self.model.state_dict())
+        self.by_clients = has_private_tensors or self.federation.test_indices is not None
         self.positive = self.known_positive()
-        self.groups = shot_groups(self.counts_KC.sum(0).tolist(), settings.data.long_tailed)
+        self.groups = shot_groups(self.counts_KC.sum(0).tolist(), self.settings.data.long_tailed)
 
     def known_positive(self) -> PositiveClass | None:
         """Return the positive class of two; None for more classes, and between sites before the first evaluation.
@@ -82,32 +67,21 @@ class RunEvaluation:
             labels = data.test.labels[self.federation.global_test]
             tested_C = np.bincount(labels, minlength=data.num_classes).tolist()
             return positive_class(names, stated, self.counts_KC.sum(0).tolist(), tested_C)
-        if stated:
-            return positive_class(names, stated)
         for record in self.folder.rounds():
             for numbers in record.models.values():
-                if numbers.positive_class in names:
-                    return positive_class(names, numbers.positive_class)
-        return None
+                stated = stated or numbers.positive_class or ""
+        return positive_class(names, stated) if stated in names else None
 
     def report_positive(self) -> None:
         """Say which class is the positive one of two, and why."""
         if self.positive is None:
             return
-        between_sites = self.settings.agreement is not None
-        of_what = "test samples of the sites" if between_sites else "samples"
-        if self.settings.general.positive_class:
-            why = ""
-        else:
-            why = f" ({self.positive.why} of the {of_what})"
-        numbers = "AUPRC, sensitivity and specificity are about it"
-        line = f"positive class: {self.positive.name}{why}: {numbers}"
+        why = ""
+        if not self.settings.general.positive_class:
+            samples = "samples" if self.settings.agreement is None else "test samples of the sites"
+            why = f" ({self.positive.why} of the {samples})"
+        line = f"positive class: {self.positive.name}{why}: AUPRC, sensitivity and specificity are about it"
         self.report_line(LineAboutData(line))
-
-    @property
-    def by_clients(self) -> bool:
-        """Whether clients measure: when they hold private tensors, or test sets of their own."""
-        return self.has_private_tensors or self.federation.test_indices is not None
 
     def personal_models(self, is_last: bool) -> list[str]:
         """Return the names of the clients' own models, which they measure after a round."""
@@ -127,22 +101,18 @@ class RunEvaluation:
         if self.by_clients:
             numbers = self.evaluate_at_clients(personal)
         else:
-            numbers = {}
-            sets = {"test": self.federation.test(None, self.device)}
+            test = self.federation.test(None, self.device)
+            numbers = {"test": self.evaluate_here(test, kept)}
+            if test.groups_N is None:  # else a subject's samples are tested together
+                _, tested_N = self.federation.selected("test")
+                for name, state in kept.items():
+                    kept[name] = {
+                        **state,
+                        "samples": torch.tensor(tested_N),
+                    }  # files share no tensors
             validation = self.federation.validation(None, self.device)
             if validation is not None:
-                sets["validation"] = validation
-            for kind, samples in sets.items():
-                outputs: dict[str, State] = {}
-                numbers[kind] = self.evaluate_here(samples, outputs)
-                if kind != "test":
-                    continue
-                _, tested_N = self.federation.selected(kind)
-                for name, state in outputs.items():
-                    tensors = dict(state)
-                    if samples.groups_N is None:  # else a subject's samples are tested together
-                        tensors["samples"] = torch.tensor(tested_N)  # the file shares no tensors
-                    kept[name] = tensors
+                numbers["validation"] = self.evaluate_here(validation, {})
             if personal:
                 for kind, models in self.evaluate_at_clients(personal, alone=True).items():
                     numbers[kind] |= models

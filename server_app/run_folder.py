@@ -2,22 +2,30 @@
 
 import json
 import os
+import platform
+import subprocess
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from importlib import metadata
 from pathlib import Path
+from socket import gethostname
 from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
 
 from client_app.process import code_version
 from client_app.tensor_files import Damaged, check_length, writing
 from data import Federation, SettingError
+from data.package_files import INSTALLED_AS_ONE, ROOT
 from data.private_files import owner_only
 from data.text import LineAboutRun, LineSink
-from server_app.lock import delete_partial_files, locked
 from server_app.record import RoundRecord, to_json
 from server_app.run_settings import RunSettings
 from server_app.trackers import tracker_of
-from server_app.versions import PACKAGES, versions
+from strategies.core.server import Diverged
 
 Kinds = Mapping[str, type]
 """The keys that a file's JSON must have, and the types of their values; anything else counts as damaged."""
@@ -25,6 +33,12 @@ SETTINGS: Kinds = {"settings": dict, "versions": dict}
 ROUND: Kinds = {"round": int, "models": dict, "failures": dict, "seconds": dict}
 SUMMARY: Kinds = {"models": dict, "failures": int, "hash": dict}
 DIVERGED: Kinds = {"round": int, "reason": str, "learning-rate": float, "remedy": str}
+
+
+LOCK_WAIT = 2.0
+"""Seconds to wait for a lock: a process that has just been killed holds it until its last thread is gone."""
+PACKAGES = ("client_app", "data", "fedskew", "server_app", "strategies")
+"""The packages whose code is hashed as the version of a run."""
 
 
 class RunFolder:
@@ -268,9 +282,13 @@ class RunFolder:
         """Write the summary, which says that the run is finished: the last thing a run does."""
         write_text(self.summary_file, line_of(to_json(summary), indent=2))
 
-    def write_divergence(self, divergence: Mapping[str, Any]) -> None:
+    def write_divergence(self, error: Diverged, learning_rate: float) -> None:
         """Write that the run has diverged: round, reason, learning-rate, remedy, and the client where there is one."""
-        write_text(self.divergence_file, line_of(to_json(divergence), indent=2))
+        record: dict[str, Any] = {"run": self.run, "round": error.round, "reason": error.reason}
+        if error.client:
+            record["client"] = error.client
+        record |= {"learning-rate": learning_rate, "remedy": error.remedy}
+        write_text(self.divergence_file, line_of(to_json(record), indent=2))
 
 
 def rounds_run(summary: Mapping[str, Any] | None, rounds: int) -> int:
@@ -337,3 +355,83 @@ def write_text(path: Path, text: str) -> None:
             partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+class FolderBusy(RuntimeError):
+    """Another process is working in the folder."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which is made first.
+
+    Raises FolderBusy when another process holds it, and SettingError when the folder cannot be written.
+    """
+    file = folder / "lock"
+    lock = FileLock(file, timeout=LOCK_WAIT)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        process, _, machine = file.read_text().partition(" ")
+        is_remote = machine not in ("", gethostname())
+        elsewhere = f" of machine {machine}" if is_remote else ""
+        raise FolderBusy(f"process {process}{elsewhere} is working on {folder}") from error
+    except OSError as error:
+        rule = f"cannot be written: {error.strerror}"
+        raise SettingError("results", str(folder), rule) from error
+    try:
+        # A full disk is reported where it does harm: this text is only for the error of a process that waits.
+        with suppress(OSError):
+            file.write_text(f"{os.getpid()} {gethostname()}")
+        yield
+    finally:
+        lock.release()
+
+
+def delete_partial_files(folder: Path) -> None:
+    """Delete what a killed process was writing into a run's folder; for who holds its lock."""
+    for partial in folder.glob(".*.[0-9]*"):
+        partial.unlink(missing_ok=True)
+
+
+def tidy(folder: Path) -> None:
+    """Delete what a killed process was writing into a run's folder, unless another one is at work there by now."""
+    if folder.is_dir():
+        with suppress(FolderBusy, SettingError), locked(folder):
+            delete_partial_files(folder)
+
+
+def versions() -> dict[str, str]:
+    """Return what a number may depend on beside the settings."""
+    return {
+        "python": platform.python_version(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "code": code_version(*PACKAGES),
+        **{package: installed(package) for package in ("fedskew", "flwr", "torch", "numpy", "ray")},
+        "commit": commit(),
+    }
+
+
+@cache
+def installed(package: str) -> str:
+    """Return a package's version, or "not installed"."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@cache
+def commit() -> str:
+    """Return the commit of the code, or "unknown" outside a checkout."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        # git would describe the user's own repository around an installed package.
+        if not INSTALLED_AS_ONE:
+            return subprocess.run(
+                command, capture_output=True, text=True, check=True
+            ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    return "unknown"

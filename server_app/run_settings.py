@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from client_app.models import (
     Classifier,
     ModelSettings,
     build,
+    has_batch_norm,
     has_fixed_features,
     is_own_model,
 )
@@ -33,14 +34,15 @@ from client_app.run_spec import RunSpec
 from client_app.state import size
 from client_app.training import private_names
 from client_app.user_code import file_hash
-from data import DataSettings, OneOf, Rule, Settings
+from data import DataSettings, OneOf, Rule, SettingError, Settings, When
 from data.agreement import Agreement
+from data.errors import Remedy
 from data.readers.catalog import is_own, is_sites, members
 from data.sites import agreement_of, in_messages
-from server_app.best_round import METRICS
 from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
 from server_app.plugins import load_agreed_module, register, sources_of
+from server_app.round_selection import METRICS
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.server import ServerMethod
 from strategies.core.server_optimizer import FORMS, RULES, ServerOptimizer
@@ -84,10 +86,10 @@ class GeneralSettings(Settings):
     """Seed of everything random: data draws, partition, first weights, sampling, batches."""
     evaluate_every: Annotated[int, Ge(0)] = 1
     """Evaluate every this many rounds, and always the last one; 0 evaluates the last round only."""
-    keep_best: Annotated[str, BEST] = ""
+    keep_best: Annotated[str, BEST, When("rounds"), When("evaluate_every")] = ""
     """Metric on validation data, such as balanced-accuracy or loss, by which the run also keeps each model's best
     round; empty keeps only the last round."""
-    patience: Annotated[int, Ge(0)] = 0
+    patience: Annotated[int, Ge(0), When("keep_best")] = 0
     """With keep-best: the run ends after this many evaluated rounds in a row without an improvement of any model; 0
     never ends it early."""
     server_optimizer: Annotated[str, OneOf("momentum", *RULES)] = "momentum"
@@ -96,11 +98,11 @@ class GeneralSettings(Settings):
     """Learning rate of the server optimizer."""
     server_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Momentum of the server optimizer; beta1 of adagrad, adam and yogi."""
-    server_momentum_form: Annotated[str, OneOf(*FORMS)] = "heavy-ball"
+    server_momentum_form: Annotated[
+        str, OneOf(*FORMS), When("server_optimizer", ("momentum",)), When("server_momentum")
+    ] = "heavy-ball"
     """Form of the server's momentum: heavy-ball, nesterov or damped."""
-    server_second_momentum: Annotated[float, Ge(0), Lt(1)] = 0.99
-    """beta2 of adam and yogi: decay per round of the moving average of squared updates."""
-    server_adaptivity: Annotated[float, Gt(0)] = 1e-3
+    server_adaptivity: Annotated[float, Gt(0), When("server_optimizer", RULES)] = 1e-3
     """tau of adagrad, adam and yogi, in the denominator: a smaller one makes the steps of coordinates more equal."""
     positive_class: str = ""
     """With two classes: the positive class of AUPRC, sensitivity and specificity; empty is the rarer class."""
@@ -117,24 +119,6 @@ class GeneralSettings(Settings):
     wandb: Annotated[bool, WANDB] = False
     """Also log them to Weights & Biases, offline, in the subfolder wandb; variables such as WANDB_MODE override it."""
 
-    def validate(self) -> None:
-        rule = "has no effect without keep-best, whose metric it watches"
-        self.require(bool(self.keep_best) or not self.patience, "patience", rule)
-        if self.keep_best:
-            rule = "has no effect with rounds = 0: nobody trains"
-            self.require(self.rounds > 0, "keep_best", rule)
-            rule = "has no effect with evaluate-every = 0, which evaluates the last round alone"
-            self.require(self.evaluate_every > 0, "keep_best", rule)
-        if not self.is_default("server_momentum_form"):
-            has_momentum = self.server_optimizer == "momentum"
-            rule = "is for server-optimizer = momentum"
-            self.require(has_momentum, "server_momentum_form", rule)
-            rule = "has no effect without server-momentum"
-            self.require(self.server_momentum > 0, "server_momentum_form", rule)
-        for field, used in (("server_second_momentum", RULES[1:]), ("server_adaptivity", RULES)):
-            rule = f"is for server-optimizer = {', '.join(used)}"
-            self.require(self.is_default(field) or self.server_optimizer in used, field, rule)
-
     def is_evaluated(self, round: int) -> bool:
         """Return whether a round is evaluated: every `evaluate_every`-th round, and the last."""
         return round == self.rounds or (
@@ -149,7 +133,6 @@ class GeneralSettings(Settings):
             learning_rate=self.server_learning_rate,
             momentum=self.server_momentum,
             rule=self.server_momentum_form if has_momentum else self.server_optimizer,
-            second_momentum=self.server_second_momentum,
             adaptivity=self.server_adaptivity,
         )
 
@@ -181,46 +164,52 @@ class RunSettings:
     known_run_id: str = dataclasses.field(default="", compare=False)
     """The run id if it is fixed, else "": it then stays, even if a user's model file changes while the run trains."""
 
-    def __reduce__(self) -> tuple[Callable[..., "RunSettings"], tuple[object, ...]]:
-        """Return how pickle recreates these settings elsewhere: with their run id and the user's own methods."""
-        with_run_id = replace(self, known_run_id=self.run_id)
-        values = [getattr(with_run_id, field.name) for field in fields(with_run_id)]
-        return settings_from_pickle, tuple(values)
+    def __getstate__(self) -> dict[str, object]:
+        """Return what pickle takes elsewhere: the run id, too."""
+        return {**vars(self), "run_id": self.run_id}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Take these settings from elsewhere, and register the user's own methods in this process."""
+        vars(self).update(state)
+        load_agreed_module(self.general.method, self.general.model, self.data.dataset)
+        register(self.general.method)
+
+    @property
+    def serving(self) -> tuple[ServerMethod, ...]:
+        """The server methods."""
+        return (self.combine, *self.monitors, *self.deploys)
+
+    def stated(self) -> Iterator[tuple[str, Any, object]]:
+        """Yield key, value and default of every setting that this run uses, those of the method's parts last."""
+        run = (self.general, self.model, self.data, self.training, self.exchange)
+        for group in (*run, *self.variants, *self.serving):
+            for field in fields(group):
+                yield group.key(field.name), getattr(group, field.name), field.default
 
     def flat(self) -> dict[str, Scalar]:
         """Return the value of every setting that this run uses, by key."""
-        settings: dict[str, Scalar] = {}
-        for group in self.groups():
-            for field in fields(group):
-                settings[group.key(field.name)] = getattr(group, field.name)
-        return settings
+        return {key: value for key, value, _ in self.stated()}
+
+    def error(self, key: str, rule: str, remedy: Remedy = "") -> SettingError:
+        """Return the error of a setting's value."""
+        return SettingError(key, self.flat()[key], rule, remedy=remedy)
 
     def run_config(self) -> dict[str, Scalar]:
-        """Return the same as a run config for `flwr run`.
+        """Return the settings as a run config for `flwr run`.
 
         flwr refuses keys that pyproject.toml does not declare, so the settings of plugins go into one JSON text, under
         the key method-settings.
         """
-        plugin_sections: set[str] = set()
+        own_sections: set[str] = set()
         for name in self.parts.names:
-            plugin_sections |= {part.name for part in METHODS[name].parts}
-        config: dict[str, Scalar] = {}
-        of_plugins: dict[str, Scalar] = {}
-        for key, value in self.flat().items():
-            section, _, _ = key.rpartition(".")
-            if section in plugin_sections:
-                of_plugins[key] = value
-            else:
-                config[key] = value
-        if of_plugins:
-            config["method-settings"] = json.dumps(of_plugins)
+            own_sections |= {part.name for part in METHODS[name].parts}
+        config = self.flat()
+        own = {
+            key: config.pop(key) for key in list(config) if key.partition(".")[0] in own_sections
+        }
+        if own:
+            config["method-settings"] = json.dumps(own)
         return config
-
-    def groups(self) -> tuple[Settings, ...]:
-        """Return this run's groups of settings: the general ones, then one for each part of the method."""
-        run = (self.general, self.model, self.data, self.training, self.exchange)
-        parts = (*self.variants, self.combine, *self.monitors, *self.deploys)
-        return (*run, *parts)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -234,16 +223,10 @@ class RunSettings:
         """Whether training changes only the head, and the features stay fixed."""
         return has_fixed_features(self.general.model, self.model.freeze)
 
-    @property
-    def about_files(self) -> dict[str, object]:
-        """The sha256 of the backbone's weights file and of the sources of the user's own methods, for settings.json."""
-        hashes: dict[str, object] = {}
-        if self.model.weights:
-            hashes["weights-sha256"] = self.weights_sha256
-        sources = sources_of(self.parts.names)
-        if sources:
-            hashes["method's-files"] = sources
-        return hashes
+    @cached_property
+    def has_batch_norm(self) -> bool:
+        """Whether the model has batch norm. Raises SettingError for inputs that it cannot take."""
+        return takes_batch_norm(self.general.model, self.data, self.model)
 
     @cached_property
     def weights_sha256(self) -> str:
@@ -261,6 +244,11 @@ class RunSettings:
         if is_sites(self.data.dataset):
             return agreement_of(self.data.dataset)
         return None
+
+    @property
+    def server_device(self) -> str:
+        """The setting device for the server: cuda is about the clients, and the server may have no GPU."""
+        return "auto" if self.general.device == "cuda" else self.general.device
 
     @property
     def exchange_in_force(self) -> ExchangeSettings:
@@ -286,20 +274,20 @@ class RunSettings:
         hashed = json.dumps(self.hashed_settings(), sort_keys=True)
         settings_hash = hashlib.sha256(hashed.encode()).hexdigest()[:10]
         method = self.general.method.replace(":", ".")
-        end = f"{method}-seed{self.general.seed}-{settings_hash}"
         if self.agreement is not None:
-            federation = in_words(f"sites-{self.agreement.name}")
-            return f"{federation}-{end}"
-        return f"{in_words(without_path(self.data.dataset))}-{end}"
+            data = f"sites-{self.agreement.name}"
+        else:
+            data = without_path(self.data.dataset)
+        # For a folder's name: a-z, 0-9 and -, at most 40 characters.
+        in_words = re.sub(r"[^a-z0-9]+", "-", data.lower()).strip("-")[:40]
+        return f"{in_words}-{method}-seed{self.general.seed}-{settings_hash}"
 
-    def hashed_settings(self) -> dict[str, Any]:
+    def hashed_settings(self) -> dict[str, object]:
         """Return the settings and file hashes from which the hash in the run id is computed."""
-        settings: dict[str, Any] = {}
-        for group in self.groups():
-            for field in fields(group):
-                key = group.key(field.name)
-                if not group.is_default(field.name) and key not in WITHOUT_EFFECT_ON_NUMBERS:
-                    settings[key] = getattr(group, field.name)
+        settings: dict[str, object] = {}
+        for key, value, default in self.stated():
+            if value != default and key not in WITHOUT_EFFECT_ON_NUMBERS:
+                settings[key] = value
         # A file is hashed by its content, not by its path.
         if self.agreement is not None:
             settings["dataset"] = in_messages(self.agreement)
@@ -348,33 +336,17 @@ class RunSettings:
         )
 
 
-def settings_from_pickle(*values: Any) -> RunSettings:
-    """Recreate unpickled settings, and register the user's own methods in this process."""
-    settings = RunSettings(*values)
-    general = settings.general
-    load_agreed_module(general.method, general.model, settings.data.dataset)
-    register(settings.general.method)
-    return settings
-
-
-def in_words(text: str) -> str:
-    """Return a text for use in a folder's name: a-z, 0-9 and -, at most 40 characters."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
-
-
 def without_path(dataset: str) -> str:
     """Return a data set's name for the run id: of the user's own files and folders only the last part of the path."""
     names = members(dataset)
     if not any(map(is_own, names)):
         return dataset
-    shown = []
-    for name in names:
-        if is_own(name):
-            _, _, path = name.partition(":")
-            shown.append(Path(path).name)
-        else:
-            shown.append(name)
-    return " ".join(shown)
+    return " ".join(Path(name.partition(":")[2]).name if is_own(name) else name for name in names)
+
+
+def takes_batch_norm(name: str, data: DataSettings, settings: ModelSettings) -> bool:
+    """Return whether a model for these data has batch norm. Raises SettingError for inputs that it cannot take."""
+    return has_batch_norm(sized_model(name, data.shape, data.num_classes, settings))
 
 
 @lru_cache(maxsize=16)
@@ -403,18 +375,12 @@ class Undrawn(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def model_size(settings: RunSettings) -> tuple[int, int]:
-    """Return the number of a model's parameters, and the bytes of it that a client uploads in a round."""
-    general = settings.general
-    classes = settings.data.num_classes
-    model = sized_model(general.model, settings.input_shape, classes, settings.model)
-    private = private_names(model, settings.variants)
-    shared = {name: tensor for name, tensor in model.tensors.items() if name not in private}
-    return sum(parameter.numel() for parameter in model.parameters()), size(shared)
-
-
 def model_line(settings: RunSettings) -> str:
     """Return the name and the size of a run's model, and what a client uploads of it in a round."""
-    parameters, upload = model_size(settings)
+    name = settings.general.model
+    model = sized_model(name, settings.input_shape, settings.data.num_classes, settings.model)
+    private = private_names(model, settings.variants)
+    upload = size({name: model.tensors[name] for name in model.tensors.keys() - private})
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     size_text = f"{upload / 1e6:,.2f} MB" if upload >= 1e5 else f"{upload:,} bytes"
-    return f"{settings.general.model}, {parameters:,} parameters, {size_text} per upload"
+    return f"{name}, {parameters:,} parameters, {size_text} per upload"

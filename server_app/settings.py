@@ -32,21 +32,8 @@ from server_app.composition import ComposedMethod, compose, section_types
 from server_app.keys import built, no_such, read_text, read_texts, typed
 from server_app.plugins import load_agreed_module, register
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
-from server_app.setting_rules import (
-    absolute,
-    check_between_sites,
-    check_finetuning,
-    check_fixed_features,
-    check_keep_best,
-    check_model,
-    check_positive_class,
-    check_rounds,
-    check_training,
-    check_variants,
-    uses_batch_norm,
-)
+from server_app.setting_rules import check
 from strategies.core.exchange_settings import ExchangeSettings
-from strategies.core.server import needs_holdout
 
 NOT_SETTINGS = (QUESTION, RUN_SIGNATURE)
 """Keys of flwr's run config that are no settings of a run."""
@@ -92,60 +79,27 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     Raises SettingError, naming the key, the value and the rule, for an unknown key, a wrong type, a value out of range,
     a contradiction, and a setting that would have no effect.
     """
-    config = with_method_settings(config)
-    method, model, dataset = (str(config.get(key, "")) for key in ("method", "model", "dataset"))
-    load_agreed_module(method, model, dataset)
-    register(method)
-    default_values = defaults()
-    values = {}
-    for key, value in config.items():
-        if key not in default_values:
-            raise no_such(key, value, default_values)
-        values[key] = typed(key, value, type(default_values[key]))
-    parts = compose(str(values.get("method", default_values["method"])))
-    values |= chosen_by_method(values, parts)
+    values, parts = values_in_force(with_method_settings(config))
     general = built(GeneralSettings, values)
-    refuse_idle(values, parts)
     training = built(TrainingSettings, values)
     about = built(ModelSettings, values)
     data = resolve(built(DataSettings, values))
-    types = section_types()
-    sections: dict[str, Any] = {name: built(types[name], values) for name in parts.sections}
-    if is_sites(data.dataset):
-        check_between_sites(general, about, sections, parts, data.dataset)
-    for name in parts.serving:
-        if sections[name].needs_holdout and not data.holdout_per_class:
-            raise needs_holdout(name)
-    check_rounds(general, data, sections, parts)
-    check_positive_class(general, data)
-    check_keep_best(general, data)
-    training = with_schedule(training, general.rounds)
-    check_training(training, sections, parts)
-    check_finetuning(training, general, [VARIANTS[name] for name in parts.variants])
     model = suitable_model(data) if general.model == "auto" else general.model
-    if about.weights and is_backbone(model):
+    if about.weights and is_backbone(model) and not is_sites(data.dataset):
         data = normalized(data, values, model)
-    check_model(model, about, data)
-    check_fixed_features(model, about, general, sections, parts)
-    normalizes = uses_batch_norm(model, data.shape, data.num_classes, about)
-    check_variants(general, model, about, data, normalizes, sections, parts)
-    if normalizes:
-        rule = (
-            f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
-        )
-        training.require(training.batch_size >= 2, "batch_size", rule)
-
-    general = replace(
-        general, model=model, method="+".join(parts.names), results=absolute(general.results)
-    )
+    if training.schedule == "cosine" and not training.schedule_rounds:
+        training = replace(training, schedule_rounds=general.rounds)
     # Relative paths of npz: and folder: begin in the user's folder, and clients may run elsewhere.
     has_path = ":" in data.dataset and not is_sites(data.dataset)
     data_root = data.data_root or ("." if has_path else "")
-    data = replace(data, data_root=absolute(data_root), cache=absolute(data.cache))
-    return RunSettings(
-        general=general,
+    types = section_types()
+    sections: dict[str, Any] = {name: built(types[name], values) for name in parts.sections}
+    run = RunSettings(
+        general=replace(
+            general, model=model, method="+".join(parts.names), results=absolute(general.results)
+        ),
         model=replace(about, weights=absolute(about.weights)),
-        data=data,
+        data=replace(data, data_root=absolute(data_root), cache=absolute(data.cache)),
         training=training,
         exchange=built(ExchangeSettings, values),
         parts=parts,
@@ -154,6 +108,57 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         monitors=tuple(sections[name] for name in parts.monitors),
         deploys=tuple(sections[name] for name in parts.deploys),
     )
+    check(run)
+    return run
+
+
+def absolute(folder: str) -> str:
+    """Return the folder as an absolute path, because clients may run elsewhere; empty stays empty."""
+    return str(Path(folder).expanduser().resolve()) if folder else ""
+
+
+def values_in_force(config: Mapping[str, Any]) -> tuple[dict[str, Scalar], ComposedMethod]:
+    """Return the values that `config` and its method state, and the method's parts.
+
+    A key stated at its own default counts as left out, as flwr states them all. Raises SettingError for an unknown key,
+    a wrong type, a value that contradicts what the method's name means, and one that would change nothing beside the
+    parts.
+    """
+    method, model, dataset = (str(config.get(key, "")) for key in ("method", "model", "dataset"))
+    load_agreed_module(method, model, dataset)
+    register(method)
+    default_values = defaults()
+    values: dict[str, Scalar] = {}
+    for key, value in config.items():
+        if key not in default_values:
+            raise no_such(key, value, default_values)
+        values[key] = typed(key, value, type(default_values[key]))
+    parts = compose(str(values.get("method", default_values["method"])))
+    method = "+".join(parts.names)
+    ignored = ignored_settings(parts)
+    by_user = {key: value for key, value in values.items() if value != default_values[key]}
+    for key, value in by_user.items():
+        section, _, _ = key.rpartition(".")
+        if parts.fixed.get(key, value) != value:
+            raise SettingError(key, value, f"method {method} means {parts.fixed[key]!r}")
+        if section and section not in parts.sections:
+            raise SettingError(key, value, f"has no effect: method {method} does not use {section}")
+        for beside in (key, section):
+            if beside in ignored:
+                raise SettingError(key, value, f"has no effect beside {ignored[beside]}")
+    return {**values, **parts.defaults, **parts.fixed, **by_user}, parts
+
+
+def ignored_settings(parts: ComposedMethod) -> dict[str, str]:
+    """Return why settings, or sections of them, have no effect beside a method's variants, by key."""
+    ignored: dict[str, str] = {}
+    for name in parts.variants:
+        requirements = VARIANTS[name].requirements
+        for key, why in requirements.ignored_settings.items():
+            ignored[key] = f"{name}, which {why}"
+        if requirements.separate_models:
+            ignored[parts.combine] = f"{name}, which shares nothing"
+    return ignored
 
 
 def settings_of_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,12 +210,13 @@ def not_relative() -> str:
 
 
 def refuse_relative_data(dataset: str) -> None:
-    """Raise SettingError for data that would be read from the SuperLink's folder, as there is no data-root."""
-    if ":" not in dataset:
-        return  # a data set by its name is refused without data-root
-    for name in members(dataset):
+    """Raise SettingError for data that would be read from the SuperLink's folder, as there is no data-root.
+
+    A data set by its name is refused without data-root, but for those of scikit-learn and for domains.
+    """
+    for name in members(dataset) if ":" in dataset else ():
+        kind, _, path = name.partition(":")
         if is_own(name):
-            kind, _, path = name.partition(":")
             # A name in the cache of the datasets library is no path, unless a folder here is called so.
             is_name = kind == "hf" and not Path(path).exists()
             is_safe = is_name or path.startswith(("/", "~"))
@@ -253,27 +259,16 @@ def with_method_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def normalized(data: DataSettings, stated: Mapping[str, Scalar], model: str) -> DataSettings:
-    """Return the data's settings with mean and std of the weights' own training, where they are not stated.
-
-    Between sites federation.toml states them.
-    """
+    """Return the data's settings with mean and std of the weights' own training, where they are not stated."""
     of_model = normalization_of(model)
-    if of_model is None or len(data.shape) != 3 or is_sites(data.dataset):
+    if of_model is None or len(data.shape) != 3:
         return data
-    mean, std = of_model
-    if data.shape[0] != 3:
-        mean = (statistics.fmean(mean),)
-        std = (statistics.fmean(std),)
-    if not stated.get("mean"):
-        data = replace(data, mean=as_text(mean))
-    if not stated.get("std"):
-        data = replace(data, std=as_text(std))
-    return data
-
-
-def as_text(values: Iterable[float]) -> str:
-    """Return numbers as the settings mean and std hold them."""
-    return ",".join(f"{value:g}" for value in values)
+    texts: dict[str, Any] = {}
+    for key, values in zip(("mean", "std"), of_model, strict=True):
+        channels = values if data.shape[0] == 3 else (statistics.fmean(values),)
+        if not stated.get(key):
+            texts[key] = ",".join(f"{value:g}" for value in channels)
+    return replace(data, **texts)
 
 
 def suitable_model(data: DataSettings) -> str:
@@ -299,54 +294,6 @@ def suitable_model(data: DataSettings) -> str:
     if data.shape[0] == 1:
         return "small-cnn" if data.shape[1] < 20 else "mcmahan-cnn"
     return "resnet-8"
-
-
-def with_schedule(training: TrainingSettings, rounds: int) -> TrainingSettings:
-    """Return the training settings with the run's rounds for the length of a cosine schedule that has none."""
-    if training.schedule != "cosine" or training.schedule_rounds:
-        return training
-    return replace(training, schedule_rounds=rounds)
-
-
-def chosen_by_method(values: Mapping[str, Scalar], parts: ComposedMethod) -> dict[str, Scalar]:
-    """Return what the method's name sets; a key stated at its own default counts as left out, as flwr states them all.
-
-    Raises SettingError for a value that contradicts what the name means.
-    """
-    default_values = defaults()
-    by_user = {key: value for key, value in values.items() if value != default_values[key]}
-    for key, value in parts.fixed.items():
-        if by_user.get(key, value) != value:
-            method = "+".join(parts.names)
-            raise SettingError(key, by_user[key], f"method {method} means {value!r}")
-
-    chosen = {**parts.defaults, **parts.fixed}
-    for key in by_user:
-        chosen.pop(key, None)
-    return chosen
-
-
-def refuse_idle(values: Mapping[str, Scalar], parts: ComposedMethod) -> None:
-    """Raise SettingError for a setting that differs from its default and would change nothing beside the parts."""
-    default_values = defaults()
-    idle: dict[str, str] = {}
-    for name in parts.variants:
-        variant = VARIANTS[name]
-        beside = f"beside {variant.name}, which"
-        for key, why in variant.requirements.ignored_settings.items():
-            idle[key] = f"{beside} {why}"
-        if variant.requirements.separate_models:
-            combining = [key for key in default_values if key.startswith(f"{parts.combine}.")]
-            idle |= dict.fromkeys(combining, f"{beside} shares nothing")
-    for key, value in values.items():
-        if value == default_values[key]:
-            continue
-        section, _, _ = key.rpartition(".")
-        if section and section not in parts.sections:
-            method = "+".join(parts.names)
-            raise SettingError(key, value, f"has no effect: method {method} does not use {section}")
-        if key in idle:
-            raise SettingError(key, value, f"has no effect {idle[key]}")
 
 
 def parse_text(assignment: str) -> tuple[str, Scalar]:

@@ -39,8 +39,7 @@ def ask_sites(
         report_line(f"{warning}: a site counts for as many as it states")
     report_line(f"settings that sites see: sha256 {hash_of(rounds.run_spec)}")
     exchange = ask_readiness(rounds, grid)
-    failures = exchange.failures
-    for client, reason in failures.items():
+    for client, reason in exchange.failures.items():
         report_line(f"site {agreement.names[client]} is not ready: {reason}")
     for client, failure in sorted(exchange.reported.items()):
         name = agreement.names[client]
@@ -49,20 +48,18 @@ def ask_sites(
             raise DataError(reason, where="federation.toml")
         if failure.kind != POLICY:
             continue
-        kept = f"{failure.permission} {failure.number}"
-        if rounds.column_sums and failure.permission == rounds.column_sums.permission:
+        permission = failure.permission
+        kept = f"{permission} {failure.number}"
+        if rounds.column_sums and permission == rounds.column_sums.permission:
             rule = (
-                f"are not stated, so they come from sums of the columns over all sites, and site {name} does not let "
-                f"them leave: {kept}, a line of its log"
+                "mean and std are not stated, so they come from sums of the columns over all sites, and site "
+                f"{name} does not let them leave: {kept}, a line of its log"
             )
-            remedy = (
-                f"state mean and std in federation.toml, or let {name} allow {failure.permission}"
-            )
-            raise DataError(f"mean and std {rule} ({remedy})", where="federation.toml")
-        if failure.permission in RUN_KEYS:
+            remedy = f"state mean and std in federation.toml, or let {name} allow {permission}"
+            raise DataError(f"{rule} ({remedy})", where="federation.toml")
+        rule = f"needs what site {name} does not let leave: {kept}"
+        if permission in RUN_KEYS:
             rule = f"the policy of site {name} refuses the run: {kept}, a line of its log"
-        else:
-            rule = f"needs what site {name} does not let leave: {kept}"
         raise SettingError("method", method, rule)
     exchange.check_enough(rounds.exchange_settings.min_reply_share, QUESTION)
 
@@ -117,34 +114,32 @@ def standardization_of(federation: Federation, rounds: Rounds) -> dict[str, Any]
     rows = federation.standardized_rows
     if STANDARDIZATION in rounds.states:
         state = rounds.states[STANDARDIZATION]
-        mean = state["mean"].tolist()
-        std = state["std"].tolist()
-        rows = int(state["rows"])
+        mean, std, rows = state["mean"].tolist(), state["std"].tolist(), int(state["rows"])
     if not rows:
         return {}
     # A number where no column has a name; a setting that is stated is one number for all columns.
     names: Sequence[object] = data.input_columns or range(1, data.shape[0] + 1)
-    columns = []
-    for place, name in enumerate(names):
-        numbers = {"mean": mean[place % len(mean)], "std": std[place % len(std)]}
-        columns.append({"column": name, **numbers})
+    columns = [
+        {"column": name, "mean": mean[place % len(mean)], "std": std[place % len(std)]}
+        for place, name in enumerate(names)
+    ]
     return {"standardization": {"rows": rows, "columns": columns}}
 
 
 def about_data(federation: Federation, agreement: Agreement | None) -> dict[str, Any]:
     """Return what settings.json says of the data: of sites what they have agreed to, else who holds how much."""
-    columns = federation.dataset.input_columns
-    of_inputs: dict[str, Any] = {"input-columns": list(columns)} if columns else {}
-    if federation.dataset.medians:
-        of_inputs["medians"] = dict(federation.dataset.medians)
+    about: dict[str, Any] = {}
     if agreement is None:
-        return {"samples": sizes(federation), **of_inputs}
-    stated: dict[str, Any] = {
-        "name": agreement.name,
-        "sha256": agreement.sha256,
-        "sites": agreement.names,
-    }
-    largest = {site.name: site.samples for site in agreement.sites if site.samples}
-    if largest:
-        stated["samples"] = largest
-    return {"agreement": stated, **of_inputs}
+        about["samples"] = sizes(federation)
+    else:
+        stated: dict[str, Any] = {"name": agreement.name, "sha256": agreement.sha256}
+        stated["sites"] = agreement.names
+        largest = {site.name: site.samples for site in agreement.sites if site.samples}
+        if largest:
+            stated["samples"] = largest
+        about["agreement"] = stated
+    if federation.dataset.input_columns:
+        about["input-columns"] = list(federation.dataset.input_columns)
+    if federation.dataset.medians:
+        about["medians"] = dict(federation.dataset.medians)
+    return about

@@ -35,8 +35,7 @@ def federation_of(settings: RunSettings) -> Federation:
         # The server has no sample: of the features it needs their number alone.
         features = replace(federation.dataset, shape=settings.input_shape, mean=(0.0,), std=(1.0,))
         return replace(federation, dataset=features, augmentation="none")
-    # A server without a GPU can still lead clients that have one.
-    device = choose_device("auto" if general.device == "cuda" else general.device)
+    device = choose_device(settings.server_device)
     if settings.agreement is not None:
         return federation
     return with_features(

@@ -37,7 +37,13 @@ class Tracker:
     """A tracker that does nothing. Another one is a subclass, and a line in `tracker_of`."""
 
     def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
-        """Take the settings, and the rounds that an earlier start has finished: none, all, or those before a kill."""
+        """Begin anew with the settings and the rounds so far: what an earlier start has written is deleted."""
+        self.open(settings)
+        for record in records:
+            self.round(record)
+
+    def open(self, settings: Mapping[str, Scalar]) -> None:
+        """Take the settings, and delete what an earlier start has written: points cannot be taken back one by one."""
 
     def round(self, record: RoundRecord) -> None:
         """Take a round, before its checkpoint: a run that is killed in between repeats it."""
@@ -50,34 +56,140 @@ class TensorBoard(Tracker):
     """Scalars in event files; `tensorboard --logdir results` shows all runs."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder / "tensorboard"
         self.writer: SummaryWriter | None = None
 
-    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
-        """Go on after `records`: later points of an earlier start are purged, and points that it lacks are written."""
+    def open(self, settings: Mapping[str, Scalar]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        if not records:
-            shutil.rmtree(self.folder, ignore_errors=True)  # of a run that is repeated
-        followed = self.folder.exists()
-        next_round = records[-1].round + 1 if records else None
-        self.writer = SummaryWriter(str(self.folder), purge_step=next_round)
-        if not followed:
-            rows = "".join(f"| {key} | {value} |\n" for key, value in settings.items())
-            self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}")
-            for record in records:
-                self.round(record)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.writer = SummaryWriter(str(self.folder))
+        rows = "".join(f"| {key} | {value} |\n" for key, value in settings.items())
+        self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}")
 
     def round(self, record: RoundRecord) -> None:
-        """Write a round's numbers and make them visible at once."""
         assert self.writer is not None, "begin comes first"
         for tag, value in scalars(record):
             self.writer.add_scalar(tag, value, record.round)
-        self.writer.flush()
+        self.writer.flush()  # visible at once
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
         if self.writer is not None:
             self.writer.close()
+
+
+class MLflow(Tracker):
+    """A run of MLflow's, in the file store `mlruns` of the results folder, or where MLFLOW_TRACKING_URI says."""
+
+    def __init__(self, results: Path, run: str) -> None:
+        self.results, self.name = results, run
+        self.client: MlflowClient | None = None
+        self.run_id = ""
+
+    def open(self, settings: Mapping[str, Scalar]) -> None:
+        for variable, value in QUIET.items():
+            os.environ.setdefault(variable, value)
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or (self.results / "mlruns").resolve().as_uri()
+        self.client = MlflowClient(uri)
+        existing = self.client.get_experiment_by_name(PROJECT)
+        if existing:
+            experiment = existing.experiment_id
+        else:
+            experiment = self.client.create_experiment(PROJECT)
+        same_name = f"attributes.run_name = '{self.name}'"
+        for earlier in self.client.search_runs([experiment], same_name):
+            self.client.delete_run(earlier.info.run_id)
+        self.run_id = self.client.create_run(experiment, run_name=self.name).info.run_id
+        parameters = [Param(key, str(value)[:PARAMETER]) for key, value in settings.items()]
+        self.client.log_batch(self.run_id, params=parameters)
+
+    def round(self, record: RoundRecord) -> None:
+        from mlflow.entities import Metric
+
+        assert self.client is not None, "begin comes first"
+        now = int(time.time() * 1000)
+        metrics = []
+        for tag, value in scalars(record):
+            name = FORBIDDEN.sub("_", tag)
+            metrics.append(Metric(name, value, timestamp=now, step=record.round))
+        for first in range(0, len(metrics), 1000):  # as many as a call takes
+            self.client.log_batch(self.run_id, metrics=metrics[first : first + 1000])
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        if self.client is not None:
+            self.client.set_terminated(self.run_id, "FAILED" if summary is None else "FINISHED")
+
+
+class WeightsAndBiases(Tracker):
+    """A run in the folder wandb of the run's own, with the settings as its configuration."""
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self.folder, self.name = folder, run
+        self.run: Run | None = None
+
+    def open(self, settings: Mapping[str, Scalar]) -> None:
+        wandb_folder = self.folder / "wandb"
+        shutil.rmtree(wandb_folder, ignore_errors=True)
+        inside = dict.fromkeys(PLACES, str(wandb_folder.resolve()))
+        for variable, value in {**OFFLINE, **inside}.items():
+            os.environ.setdefault(variable, value)
+        wandb_folder.mkdir(parents=True)
+        import wandb
+
+        quiet = wandb.Settings(
+            silent=True, console="off", save_code=False, disable_git=True, x_disable_stats=True
+        )
+        self.run = wandb.init(
+            project=PROJECT,
+            name=self.name,
+            dir=str(self.folder),
+            config=dict(settings),
+            settings=quiet,
+            reinit="create_new",
+        )
+
+    def round(self, record: RoundRecord) -> None:
+        assert self.run is not None, "begin comes first"
+        self.run.log(dict(scalars(record)), step=record.round)
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        if self.run is not None:
+            self.run.finish(exit_code=int(summary is None))
+
+
+class Trackers(Tracker):
+    """Several at once."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self.trackers = trackers
+
+    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
+        for tracker in self.trackers:
+            tracker.begin(settings, records)
+
+    def round(self, record: RoundRecord) -> None:
+        for tracker in self.trackers:
+            tracker.round(record)
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        for tracker in self.trackers:
+            tracker.end(summary)
+
+
+def tracker_of(settings: RunSettings, folder: Path) -> Trackers:
+    """Return the trackers that the settings ask for."""
+    general = settings.general
+    asked: list[Tracker] = []
+    if general.tensorboard:
+        asked.append(TensorBoard(folder))
+    if general.mlflow:
+        asked.append(MLflow(Path(general.results), settings.run_id))
+    if general.wandb:
+        asked.append(WeightsAndBiases(folder, settings.run_id))
+    return Trackers(asked)
 
 
 def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
@@ -110,123 +222,3 @@ def finite_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             continue
         elif isinstance(value, int | float) and math.isfinite(value):
             yield name, value
-
-
-class MLflow(Tracker):
-    """A run of MLflow's, in the file store `mlruns` of the results folder, or where MLFLOW_TRACKING_URI says."""
-
-    def __init__(self, results: Path, run: str) -> None:
-        self.results, self.name = results, run
-        self.client: MlflowClient | None = None
-        self.run_id = ""
-
-    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
-        """Write what is on record as a new run, and delete an earlier start's: MLflow takes no point back."""
-        for variable, value in QUIET.items():
-            os.environ.setdefault(variable, value)
-        from mlflow import MlflowClient
-        from mlflow.entities import Param
-
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or (self.results / "mlruns").resolve().as_uri()
-        self.client = MlflowClient(uri)
-        existing = self.client.get_experiment_by_name(PROJECT)
-        if existing:
-            experiment = existing.experiment_id
-        else:
-            experiment = self.client.create_experiment(PROJECT)
-        same_name = f"attributes.run_name = '{self.name}'"
-        for earlier in self.client.search_runs([experiment], same_name):
-            self.client.delete_run(earlier.info.run_id)
-        self.run_id = self.client.create_run(experiment, run_name=self.name).info.run_id
-        parameters = [Param(key, str(value)[:PARAMETER]) for key, value in settings.items()]
-        self.client.log_batch(self.run_id, params=parameters)
-        for record in records:
-            self.round(record)
-
-    def round(self, record: RoundRecord) -> None:
-        """Write a round's numbers."""
-        from mlflow.entities import Metric
-
-        assert self.client is not None, "begin comes first"
-        now = int(time.time() * 1000)
-        metrics = []
-        for tag, value in scalars(record):
-            name = FORBIDDEN.sub("_", tag)
-            metrics.append(Metric(name, value, timestamp=now, step=record.round))
-        for first in range(0, len(metrics), 1000):  # as many as a call takes
-            self.client.log_batch(self.run_id, metrics=metrics[first : first + 1000])
-
-    def end(self, summary: Mapping[str, Any] | None) -> None:
-        if self.client is not None:
-            self.client.set_terminated(self.run_id, "FAILED" if summary is None else "FINISHED")
-
-
-class WeightsAndBiases(Tracker):
-    """A run in the folder wandb of the run's own, with the settings as its configuration."""
-
-    def __init__(self, folder: Path, run: str) -> None:
-        self.folder, self.name = folder, run
-        self.run: Run | None = None
-
-    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
-        """Write what is on record as a new run, in place of an earlier start's: no point can be taken back."""
-        wandb_folder = self.folder / "wandb"
-        shutil.rmtree(wandb_folder, ignore_errors=True)
-        inside = dict.fromkeys(PLACES, str(wandb_folder.resolve()))
-        for variable, value in {**OFFLINE, **inside}.items():
-            os.environ.setdefault(variable, value)
-        wandb_folder.mkdir(parents=True)
-        import wandb
-
-        quiet = wandb.Settings(
-            silent=True, console="off", save_code=False, disable_git=True, x_disable_stats=True
-        )
-        self.run = wandb.init(
-            project=PROJECT,
-            name=self.name,
-            dir=str(self.folder),
-            config=dict(settings),
-            settings=quiet,
-            reinit="create_new",
-        )
-        for record in records:
-            self.round(record)
-
-    def round(self, record: RoundRecord) -> None:
-        """Write a round's numbers."""
-        assert self.run is not None, "begin comes first"
-        self.run.log(dict(scalars(record)), step=record.round)
-
-    def end(self, summary: Mapping[str, Any] | None) -> None:
-        if self.run is not None:
-            self.run.finish(exit_code=int(summary is None))
-
-
-class Trackers(Tracker):
-    """Several at once."""
-
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self.trackers = trackers
-
-    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
-        for tracker in self.trackers:
-            tracker.begin(settings, records)
-
-    def round(self, record: RoundRecord) -> None:
-        for tracker in self.trackers:
-            tracker.round(record)
-
-    def end(self, summary: Mapping[str, Any] | None) -> None:
-        for tracker in self.trackers:
-            tracker.end(summary)
-
-
-def tracker_of(settings: RunSettings, folder: Path) -> Trackers:
-    """Return the trackers that the settings ask for."""
-    general = settings.general
-    trackers_asked = {
-        TensorBoard(folder / "tensorboard"): general.tensorboard,
-        MLflow(Path(general.results), settings.run_id): general.mlflow,
-        WeightsAndBiases(folder, settings.run_id): general.wandb,
-    }
-    return Trackers([tracker for tracker, asked in trackers_asked.items() if asked])

@@ -14,12 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError
-from data.random_draws import generator
 from data.readers.npz import read_arrays
-from data.readers.splits import Raw, Split
+from data.readers.splits import Raw, Split, folds
 from data.settings import DataSettings
-
-FOLDS = 5
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ def _windows_split(
 ) -> Split:
     """The windows of some subjects, (N, pairs of regions), subject after subject.
 
-    The split's `groups` are the subjects' numbers at the site, as a subject is tested by all its windows together.
+    The split's `subjects` are numbered at the site; a subject is tested by all its windows together.
     """
     regions = site.series[0].shape[1]
     pairs = regions * (regions - 1) // 2
@@ -102,26 +99,15 @@ def _windows_split(
         windows = window_correlations(site.series[subject], width, stride)
         vectors[begin : begin + count] = windows
         begin += count
-    groups = np.repeat(subjects, counts)
+    subject_N = np.repeat(subjects, counts)
     return Split(
         images=vectors,
-        labels=site.labels[groups],
+        labels=site.labels[subject_N],
         where=site.where,
         key=key,
-        groups=groups,
+        subjects=subject_N,
+        tested_as_one=True,
     )
-
-
-def folds(labels: NDArray[np.int64], site: str) -> list[NDArray[np.int64]]:
-    """The subjects in five parts with nearly equal shares of each label; part of the data, so no run's seed."""
-    draws = generator(0, f"abide {site}: folds")
-    shuffled = []
-    for label in np.unique(labels):
-        subjects = np.flatnonzero(labels == label)
-        shuffled.append(draws.permutation(subjects))
-    order = np.concatenate(shuffled)
-    # Every fifth of an order that goes label by label has its share of each label.
-    return [np.sort(order[fold::FOLDS]) for fold in range(FOLDS)]
 
 
 def window_correlations(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError
+from data.private_files import owner_only
 
 VERSION = 3
 """Part of every key: raise it when the same files would be read into other arrays."""
@@ -107,11 +108,12 @@ def write(folder: Path, arrays: Arrays) -> None:
     try:
         if not temporary.parent.is_dir():
             temporary.parent.mkdir(0o700, parents=True, exist_ok=True)
-        temporary.mkdir(0o700)  # they may be patients' images
-        for name, array in arrays.items():
-            np.save(temporary / f"{name}.npy", array)
-        described = {**hashes_of(arrays), "files": stats(temporary, arrays)}
-        (temporary / "dataset.json").write_text(json.dumps(described))
+        with owner_only():  # they may be patients' images
+            temporary.mkdir(0o700)
+            for name, array in arrays.items():
+                np.save(temporary / f"{name}.npy", array)
+            described = {**hashes_of(arrays), "files": stats(temporary, arrays)}
+            (temporary / "dataset.json").write_text(json.dumps(described))
         try:
             temporary.rename(folder)
         except OSError:

@@ -3,10 +3,9 @@
 import shlex
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from data.errors import DataError
 from data.file_stamps import FileStamp, stamp_of
@@ -63,22 +62,14 @@ def headers_of(files: Sequence[Path], keyword: str = "") -> dict[Path, Header]:
     Raises:
         DataError: pydicom is missing.
     """
-    stamps = []
-    for file in sorted(files):
-        stamp = stamp_of(file)
-        if stamp is not None:  # the reader of the image says why one has none
-            stamps.append((file, stamp))
+    stamps = [(file, stamp_of(file)) for file in sorted(files)]
     return _headers(tuple(stamps), keyword)
 
 
 @lru_cache(maxsize=MOST_KEPT)
 def _headers(stamps: tuple[tuple[Path, FileStamp], ...], keyword: str) -> dict[Path, Header]:
     """Read headers. The stamps only serve as keys of the cache."""
-    headers = {}
-    for file, _ in stamps:
-        if is_dicom(file):
-            headers[file] = _header(file, keyword)
-    return headers
+    return {file: _header(file, keyword) for file, _ in stamps if is_dicom(file)}
 
 
 def is_dicom(file: Path) -> bool:
@@ -87,42 +78,31 @@ def is_dicom(file: Path) -> bool:
         return False
     try:
         return is_dicom_file(file)
-    except OSError:
+    except OSError:  # the reader of the image says why
         return False
 
 
 def _header(file: Path, keyword: str) -> Header:
-    wanted = [PATIENT, STUDY, SERIES, INSTITUTION, "Rows"]
+    elements = {"patient": PATIENT, "study": STUDY, "series": SERIES, "institution": INSTITUTION}
     if keyword:
-        wanted.append(keyword)
+        elements["label"] = keyword
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that are not as the standard has them
         try:
+            wanted = [*elements.values(), "Rows"]
             data = dicom_data(file, stop_before_pixels=True, specific_tags=wanted)
-            return Header(
-                patient=_text(data, PATIENT),
-                study=_text(data, STUDY),
-                series=_text(data, SERIES),
-                institution=_text(data, INSTITUTION),
-                label=_text(data, keyword) if keyword else "",
-                has_image=bool(data.get("Rows")),
-            )
+            values = {name: data.get(element) for name, element in elements.items()}
+            texts = {name: plain(str(value)) for name, value in values.items() if value is not None}
+            return Header(**texts, has_image=bool(data.get("Rows")))
         except (ImportError, DataError):
             raise
         except Exception:  # a damaged file surfaces as anything; the reader of the image says why
             return Header()
 
 
-def _text(data: Any, keyword: str) -> str:
-    """Return an element as text without the zeros and spaces that pad it; empty where there is none."""
-    value = data.get(keyword)
-    return "" if value is None else plain(str(value))
-
-
 def notes_of_others(path: Path, files: Sequence[Path], images: Collection[Path]) -> list[str]:
     """Return a sentence about the files below `path` that are no images; none where all are, but for an index."""
-    images = set(images)
-    others = [file for file in files if file.name != INDEX and file not in images]
+    others = [file for file in {*files}.difference(images) if file.name != INDEX]
     if not others:
         return []
     number = "1 file is" if len(others) == 1 else f"{len(others)} files are"
@@ -138,34 +118,20 @@ def plain(text: str) -> str:
 class Origins:
     """What headers say of the images of a data set."""
 
-    files: tuple[Path, ...] = ()
-    patients: tuple[str, ...] = ()
-    """The patient of each file; empty where patients are unknown."""
-    by: str = PATIENT
-    """The element that names most patients: PatientID, or StudyInstanceUID in its place."""
-    sites: tuple[str, ...] = ()
-    """The institution of each file; empty where they are not sites."""
-    notes: tuple[str, ...] = ()
-    """What a user has to know of these, a sentence each."""
-
-    @property
-    def cells(self) -> dict[str, tuple[str, ...]]:
-        """Patients and sites by role, as `SampleMetadata` takes them; without those that are unknown."""
-        found = {"patient": self.patients, "site": self.sites}
-        return {role: cells for role, cells in found.items() if cells}
-
-    @property
-    def elements(self) -> dict[str, str]:
-        """The elements that these are from, by role."""
-        return {role: {"patient": self.by, "site": INSTITUTION}[role] for role in self.cells}
+    columns: dict[str, Sequence[str]] = field(default_factory=dict)
+    """The patient and the site of each file, by role, as far as they are known."""
+    names: dict[str, str] = field(default_factory=dict)
+    """What sentences call these roles."""
+    notes: Sequence[str] = ()
+    """What a user has to know of them, a sentence each."""
 
 
 def origins_of(
     files: Sequence[Path],
     headers: Mapping[Path, Header],
     settings: DataSettings,
-    sides: Sequence[str] = (),
-    patients: Sequence[str] = (),
+    columns: Mapping[str, Sequence[str]] | None = None,
+    roles: Collection[str] = ("patient", "site"),
 ) -> Origins:
     """Return the patients and sites of files.
 
@@ -175,20 +141,30 @@ def origins_of(
         files: In the order of the answer.
         headers: Of these files, as far as they are DICOM.
         settings: Of these, `columns` counts: `patient=` and `site=` say that there are none.
-        sides: The side of each file, train or test, where something says it.
-        patients: The patient of each file, where something else than the headers says it.
+        columns: What something else than the headers says of each file, by role; it goes before them.
+        roles: What is asked for.
     """
+    if not headers:
+        return Origins()
     of_files = [headers.get(file, Header()) for file in files]
-    by, notes = PATIENT, list[str]()
-    stated = settings.column_names
-    known = tuple(patients)
-    if not patients and stated.get("patient") != "":
-        known, by, notes = _patients(files, of_files)
-    sites: tuple[str, ...] = ()
-    if stated.get("site") != "":
-        sites, why_not = _sites(of_files, known, sides)
-        notes += why_not
-    return Origins(tuple(files), () if patients else known, by, sites, tuple(notes))
+    stated = dict(columns or {})
+    asked = [role for role in roles if role not in stated and settings.column_names.get(role) != ""]
+    found: dict[str, Sequence[str]] = {}
+    names: dict[str, str] = {}
+    notes: list[str] = []
+    if "patient" in asked:
+        patients, by, notes = _patients(files, of_files)
+        if patients:
+            found["patient"], names["patient"] = patients, f"DICOM element {by}"
+    if "site" in asked:
+        patients = [*stated.get("patient", found.get("patient", ()))]
+        why_not = _no_sites(of_files, patients, stated.get("split", ()))
+        if why_not is None:
+            found["site"] = [header.institution for header in of_files]
+            names["site"] = f"DICOM element {INSTITUTION}"
+        else:
+            notes += why_not
+    return Origins(found, names, notes)
 
 
 def unknown_patients(table: Path, what: str) -> str:
@@ -200,66 +176,59 @@ def unknown_patients(table: Path, what: str) -> str:
     )
 
 
-def _patients(
-    files: Sequence[Path], headers: Sequence[Header]
-) -> tuple[tuple[str, ...], str, list[str]]:
-    """Return the patient of each file, the element that names them, and what has to be said of it."""
-    ids = [header.known_patient for header in headers]
-    named = set(filter(None, ids))
-    total = len(files)
+def _patients(files: Sequence[Path], headers: Sequence[Header]) -> tuple[list[str], str, list[str]]:
+    """Return the patient of each file, the element that names them, and what has to be said of it.
+
+    What stands for a patient who is not named is the study, else the file alone.
+    """
+    named = {header.known_patient for header in headers} - {""}
+    studies = {header.study for header in headers} - {""}
+    stated = {header.patient for header in headers} - {""}
+    by, notes = PATIENT, list[str]()
     if len(named) > 1:
-        without = ids.count("")
-        if not without:
-            return tuple(ids), PATIENT, []
-        rule = "each of their studies counts as a patient"
-        note = f"{without} of {total} files have no {PATIENT}: {rule}"
-        return tuple(map(_stand_in, ids, headers, files)), PATIENT, [note]
-
-    studies = {header.study for header in headers if header.study}
-    stated = {header.patient for header in headers if header.patient}
-    if not stated and not studies:
-        return (), PATIENT, []
-    found = f"no file has a {PATIENT}"
-    if len(stated) == 1:
-        found = f"{PATIENT} {stated.pop()!r} is the only one"
-    elif stated:
-        found = f"{PATIENT} names nobody"
-    if len(studies) < 2:
-        return (), PATIENT, [f"{found}: patients are unknown"]
-    no_ids = [""] * total
-    note = (
-        f"{found}, so that patients are unknown: each of the {len(studies)} studies ({STUDY}) counts as one, and "
-        "two studies of a patient may be on both sides"
-    )
-    return tuple(map(_stand_in, no_ids, headers, files)), STUDY, [note]
+        without = sum(not header.known_patient for header in headers)
+        if without:
+            rule = "each of their studies counts as a patient"
+            notes.append(f"{without} of {len(files)} files have no {PATIENT}: {rule}")
+    elif not stated and not studies:
+        return [], by, []
+    else:
+        found = f"{PATIENT} names nobody" if stated else f"no file has a {PATIENT}"
+        if len(stated) == 1:
+            found = f"{PATIENT} {stated.pop()!r} is the only one"
+        if len(studies) < 2:
+            return [], by, [f"{found}: patients are unknown"]
+        by = STUDY
+        notes.append(
+            f"{found}, so that patients are unknown: each of the {len(studies)} studies ({STUDY}) counts as one, and "
+            "two studies of a patient may be on both sides"
+        )
+    patients = []
+    for file, header in zip(files, headers, strict=True):
+        stand_in = f"study {header.study}" if header.study else f"file {file}"
+        patients.append((by == PATIENT and header.known_patient) or stand_in)
+    return patients, by, notes
 
 
-def _stand_in(patient: str, header: Header, file: Path) -> str:
-    """Return the patient, or what stands for one: the study, else the file alone."""
-    if patient:
-        return patient
-    return f"study {header.study}" if header.study else f"file {file}"
-
-
-def _sites(
+def _no_sites(
     headers: Sequence[Header], patients: Sequence[str], sides: Sequence[str]
-) -> tuple[tuple[str, ...], list[str]]:
-    """Return the institution of each file where these can be the clients, else none and why not."""
-    names = tuple(header.institution for header in headers)
-    institutions = sorted(set(filter(None, names)))
+) -> list[str] | None:
+    """Return None where the files' institutions can be the clients, else why they are not taken, where several are."""
+    names = [header.institution for header in headers]
+    institutions = sorted({*names} - {""})
     if len(institutions) < 2:
-        return (), []
+        return []
     found = f"the files name {len(institutions)} institutions ({INSTITUTION}), which are not taken as sites: "
-    without = names.count("")
-    if without:
-        return (), [f"{found}{without} files name none"]
-    units = patients or [str(number) for number in range(len(names))]
+    if "" in names:
+        return [f"{found}{names.count('')} files name none"]
     for institution in institutions:
         here = [number for number, name in enumerate(names) if name == institution]
-        if len({units[number] for number in here}) < 2:
-            return (), [f"{found}{institution} has one {'patient' if patients else 'image'}"]
-        sides_here = {sides[number] for number in here} if sides else {"train", "test"}
-        missing = sorted({"train", "test"} - sides_here)
+        units = {patients[number] for number in here} if patients else here
+        if len(units) < 2:
+            return [f"{found}{institution} has one {'patient' if patients else 'image'}"]
+        missing = (
+            sorted({"train", "test"}.difference(sides[number] for number in here)) if sides else []
+        )
         if missing:
-            return (), [f"{found}{institution} has no image in {missing[0]}"]
-    return names, []
+            return [f"{found}{institution} has no image in {missing[0]}"]
+    return None

@@ -18,8 +18,13 @@ MARKS = {
     b"MATLAB 5.0": "a MATLAB file",
     b"%PDF": "a PDF document",
     b"SQLite": "an SQLite database",
-}
-"""By the bytes that a file begins with."""
+    b"<!doctype html": "a web page, perhaps of a download that failed",
+    b"<html": "a web page, perhaps of a download that failed",
+    b"version https://git-lfs": "a pointer of Git LFS: `git lfs pull` fetches the file itself",
+    **{bytes((128, version)): "a Python pickle, which can run code when it is loaded and is never read"
+       for version in (2, 3, 4, 5)},
+}  # fmt: skip
+"""By the bytes that a file begins with; text in small letters."""
 HEAD = 4096
 
 
@@ -57,37 +62,22 @@ def is_medical(path: Path) -> bool:
 
 
 def truly(path: Path) -> str:
-    """Return what a file is by its first bytes, as `a PNG image` or `text, a table by its commas`; empty if unknown."""
+    """Return what a file is by its first bytes, as `a PNG image` or `text`; empty if unknown."""
     with path.open("rb") as file:
         head = file.read(HEAD)
     if not head:
         return "empty"
     if is_dicom(head):
         return "a DICOM file"
-    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return "a Python pickle, which can run code when it is loaded and is never read"
     for mark, kind in MARKS.items():
-        if head.startswith(mark):
+        if head.startswith(mark) or (
+            mark.islower() and head.lstrip()[:99].lower().startswith(mark)
+        ):
             return kind
-    return _text(head)
-
-
-def _text(head: bytes) -> str:
-    """Return which text a head is of; empty where it is none."""
     try:
+        # The last line may be cut within a letter.
         text = head[: head.rfind(b"\n") + 1 or None].decode("utf-8-sig")
     except UnicodeDecodeError:
         return ""
-    if not all(letter.isprintable() or letter in "\r\n\t" for letter in text):
-        return ""
-    start = text.lstrip()[:200].lower()
-    if start.startswith(("<!doctype html", "<html")):
-        return "a web page, perhaps of a download that failed"
-    if start.startswith("version https://git-lfs"):
-        return "a pointer of Git LFS: `git lfs pull` fetches the file itself"
-    lines = [line for line in text.splitlines() if line.strip()][:10]
-    for mark, words in ((",", "commas"), (";", "semicolons"), ("\t", "tabs")):
-        counts = {line.count(mark) for line in lines}
-        if len(lines) > 1 and len(counts) == 1 and counts != {0}:
-            return f"text, a table by its {words}"
-    return "text"
+    is_text = all(letter.isprintable() or letter in "\r\n\t" for letter in text)
+    return "text" if is_text else ""

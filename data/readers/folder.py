@@ -1,287 +1,131 @@
-"""folder:PATH: images in a folder for each class."""
+"""folder:PATH: images in a folder for each class, or DICOM files whose labels are beside them (setting `labels`)."""
 
+import os
 import shlex
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
-from data.errors import DataError, Remedy, SetOption
+from data.errors import DataError, Remedy, SetOption, SettingError
+from data.extras import needed
+from data.readers.catalog import labels_file, members
 from data.readers.dicom_headers import (
-    INSTITUTION,
+    INDEX,
     PATIENT,
-    Origins,
+    SERIES,
+    STUDY,
+    Header,
     headers_of,
     is_dicom,
+    notes_of_others,
     origins_of,
+    plain,
     unknown_patients,
 )
-from data.readers.image_files import ImageFiles
-from data.readers.labels import guess_labelled, labelled, read_labelled
-from data.readers.metadata import SampleMetadata
-from data.readers.splits import SPLITS, Guess, Raw, Split, fifth
+from data.readers.image_files import ANY_SIZE, ImageFiles
+from data.readers.rows import (
+    DROP_ROWS,
+    LABEL,
+    check_labels,
+    classes_of,
+    complete_rows,
+    cure_of,
+    is_missing,
+    left_out,
+    names_of_classes,
+    read_table,
+    role_like,
+    roles_of,
+)
+from data.readers.splits import SPLITS, Manifest, Split
 from data.settings import DataSettings
 from data.text import name_list
 
-IGNORED = ("Thumbs.db", "desktop.ini", "__MACOSX")
+OF_SYSTEMS = ("Thumbs.db", "desktop.ini", "__MACOSX")
+"""Files and folders that operating systems leave behind."""
 LAYOUT = "must hold train/CLASS/* and test/CLASS/*, or CLASS/* alone, of which a fifth is then for testing"
-
 FEWEST_PATIENTS = 3
 """Class folders of one patient each that are taken for an archive's folders of patients."""
-A_FIFTH = "no folder says who tests: a fifth of every class does, drawn by split-seed and test-fold"
+PATH = "path"
+KEYS = (PATH, SERIES, STUDY, PATIENT)
+"""What a row of a table can be about, the most precise one first: a file, a series, a study or a patient."""
+NO_LABELS = frozenset(("SQ", "OB", "OD", "OF", "OL", "OV", "OW", "UN"))
+"""Types of DICOM elements that hold no text and no number."""
 
 
-def read_folder(
-    path: Path,
-    class_names: tuple[str, ...],
-    shape: tuple[int, ...],
-    settings: DataSettings,
-) -> Raw:
-    """train/CLASS/* and test/CLASS/* and, if there, val/CLASS/*; or CLASS/*, of which a fifth is for testing.
+def scan(path: Path, settings: DataSettings) -> Manifest:
+    """Return the images of train/CLASS/*, test/CLASS/* and, if there, val/CLASS/*; or of CLASS/*; or those of `labels`.
 
-    A class without a folder, or with an empty one, has no image; images are ordered by class, then by file name, those
-    in folders of a class folder with the others.
+    Images are ordered by class, then by file name, those in folders of a class folder with the others.
 
     Raises:
-        DataError: a folder is missing, a class folder is none of `class_names`, or a file is no image.
-    """
-    if settings.labels:
-        return read_labelled(path, all_below(path), class_names, shape, settings)
-    known = patients_of(path, settings)
-    folders = split_folders(path)
-    if folders:
-        splits = {}
-        for key, folder in folders.items():
-            splits[key] = read_split(folder, key, class_names, shape, settings)
-        notes = tuple(notes_of(folders, class_names))
-        if known.cells:
-            raw = with_patients(path, list(splits.values()), known, settings)
-            return replace(raw, notes=(*known.notes, *notes))
-        return Raw(splits["train"], splits["test"], splits.get("val"), notes=notes)
-
-    everything = read_split(path, "", class_names, shape, settings)
-    if known.cells:
-        raw = with_patients(path, [everything], known, settings)
-        return replace(raw, notes=(*known.notes, *notes_of({"": path}, class_names)))
-    is_test_N = fifth(everything.labels.astype(np.int64), settings, str(path))
-    train = everything.take(np.flatnonzero(~is_test_N), "train")
-    test = everything.take(np.flatnonzero(is_test_N), "test")
-    return Raw(train, test, notes=(A_FIFTH, *notes_of({"": path}, class_names)))
-
-
-def sites_of(path: Path, settings: DataSettings) -> tuple[str, ...]:
-    """The sites of a folder's images; empty if nothing names several, or there is no folder. Raises DataError."""
-    if not path.is_dir():
-        return ()
-    if settings.labels:
-        return labelled(path, all_below(path), settings).rows.sites
-    return tuple(sorted(set(patients_of(path, settings).sites)))
-
-
-def with_patients(
-    path: Path, splits: Sequence[Split], known: Origins, settings: DataSettings
-) -> Raw:
-    """The images of all splits with their patients and sites, divided as they are, or by a fifth of the patients.
-
-    Raises:
-        DataError: a patient on two sides, or a site without images on one.
-    """
-    files: list[str] = []
-    sides: list[str] = []
-    for split in splits:
-        assert isinstance(split.images, ImageFiles)
-        for index in range(len(split.images)):
-            files.append(str(split.images.path(index).relative_to(path)))
-            sides.append(split.key)
-    cells: dict[str, Sequence[str]] = {}
-    for role, of_files in known.cells.items():
-        of_file = dict(zip(known.files, of_files, strict=True))
-        cells[role] = [of_file[path / name] for name in files]
-    if any(sides):
-        cells["split"] = sides
-    rows = SampleMetadata(str(path), known.elements, cells, from_headers=frozenset(known.cells))
-    first = splits[0].images
-    assert isinstance(first, ImageFiles)
-    images = ImageFiles.of(path, files, first.size, settings)
-    labels_N = np.concatenate([split.labels for split in splits])
-    raw = rows.divided(Split(images, labels_N, str(path), ""), settings)
-    return replace(
-        raw,
-        train=replace(raw.train, key="train"),
-        test=replace(raw.test, key="test"),
-        val=None if raw.val is None else replace(raw.val, key="val"),
-    )
-
-
-@dataclass(frozen=True)
-class ClassFiles:
-    """The files of class folders."""
-
-    files: tuple[Path, ...]
-    classes: tuple[str, ...]
-    """The class folder of each file."""
-    sides: tuple[str, ...]
-    """train, test or val of each file; empty where the folders do not say."""
-
-
-def class_files(path: Path) -> ClassFiles:
-    """The files in the class folders of `path`, or of its folders train, test and val. Raises DataError."""
-    named = named_splits(path)
-    splits = named if {"train", "test"} <= named.keys() else {"": path}
-    files: list[Path] = []
-    classes: list[str] = []
-    sides: list[str] = []
-    for side, folder in splits.items():
-        for name, class_folder in class_folders(folder).items():
-            of_class = list(below(class_folder))
-            files += of_class
-            classes += [name] * len(of_class)
-            sides += [side] * len(of_class)
-    return ClassFiles(tuple(files), tuple(classes), tuple(sides) if any(sides) else ())
-
-
-def patients_of(path: Path, settings: DataSettings) -> Origins:
-    """The patients and sites that the headers of a folder's DICOM files name; nobody where there are none.
-
-    Raises:
-        DataError: the class folders are patients.
-    """
-    if not holds_dicom(path):
-        return Origins()
-    found = class_files(path)
-    headers = headers_of(found.files)
-    known = origins_of(found.files, headers, settings, found.sides)
-    refuse_patients(path, found, known)
-    return known
-
-
-def holds_dicom(path: Path) -> bool:
-    """Whether any file in a folder of a folder is DICOM."""
-    if not path.is_dir():
-        return False
-    folders = [entry for entry in visible(path) if entry.is_dir()]
-    return any(is_dicom(file) for folder in folders for file in below(folder))
-
-
-def refuse_patients(path: Path, found: ClassFiles, known: Origins) -> None:
-    """Raise DataError where the folders are those of an archive's patients, and not of classes."""
-    if not known.patients:
-        return
-    patients: dict[str, set[str]] = {}
-    for name, patient in zip(found.classes, known.patients, strict=True):
-        patients.setdefault(name, set()).add(patient)
-    most = max(len(of_class) for of_class in patients.values())
-    if len(patients) < FEWEST_PATIENTS or most > 1:
-        return
-    what = "patient" if known.by == PATIENT else "study"
-    raise DataError(
-        f"each of the {len(patients)} class folders, such as {found.classes[0]}, holds one {what} alone ({known.by}), "
-        "so that these look like patients and not like classes",
-        where=str(path),
-        remedy=(
-            with_labels(path),
-            "; or, if they are classes: ",
-            SetOption("columns", "patient="),
-        ),
-    )
-
-
-def with_labels(path: Path) -> str:
-    """What to do where folders are no classes, with the whole command."""
-    table = f"write labels.csv with columns {PATIENT} and label, and check"
-    return f"{table}: fedskew data check {shlex.quote(str(path.absolute()))} --labels labels.csv"
-
-
-def named_splits(path: Path) -> dict[str, Path]:
-    """The folders that are called as splits are, by split."""
-    named: dict[str, Path] = {}
-    for folder in visible(path):
-        split = SPLITS.get(folder.name.lower())
-        if split is not None and folder.is_dir():
-            named.setdefault(split, folder)  # of `val` and `valid` the first by name
-    return named
-
-
-def split_folders(path: Path) -> dict[str, Path]:
-    """The folders of train, test and perhaps val; empty where `path` holds class folders itself.
-
-    Raises:
-        DataError: there is no such folder, only a part of them, or neither.
+        DataError: a folder is missing, or a class folder is none of the setting classes.
     """
     if not path.is_dir():
         raise DataError("there is no such folder", where=str(path))
-    entries = list(visible(path))
-    folders = [entry for entry in entries if entry.is_dir()]
-    named = named_splits(path)
-    if {"train", "test"} <= named.keys():
-        return {key: named[key] for key in ("train", "test", "val") if key in named}
-    if "train" in named:
-        rule = f"there is no such folder; {path} must hold train/CLASS/* and test/CLASS/*"
-        remedy = SetOption("dataset", f"folder:{named['train']}"), " tests on a fifth of train"
-        raise DataError(rule, where=str(path / "test"), remedy=remedy)
-    if named:
-        raise DataError(f"{path / 'train'}: there is no such folder; {path} {LAYOUT}")
-    if not folders:
-        raise _no_folders(path, entries)
-    refuse_sites(path, folders)
-    return {}
+    if settings.labels:
+        return scan_labelled(path, settings)
+    splits = split_folders(path)
+    files: list[Path] = []
+    columns: dict[str, list[str]] = {"label": [], "split": []}
+    notes: list[Remedy] = []
+    names: dict[str, None] = {}
+    for side, folder in splits.items():
+        folders = class_folders(folder)
+        if settings.classes.strip():
+            folders = of_classes(folder, folders, settings.class_names)
+        notes += notes_of(folder, folders)
+        names |= dict.fromkeys(folders)
+        before = len(files)
+        for name, class_folder in folders.items():
+            of_class = [*below(class_folder)]
+            files += of_class
+            columns["label"] += [name] * len(of_class)
+            columns["split"] += [side] * len(of_class)
+        if len(files) == before:
+            raise DataError(f"no image in any class folder: {LAYOUT}", where=str(folder))
+    classes = sorted(names)
+    notes += [f"class {name} has no image" for name in classes if name not in columns["label"]]
+    stated = {role: texts for role, texts in columns.items() if all(texts)}
+    headers = headers_of(files)
+    known = origins_of(files, headers, settings, stated)
+    if len(classes) < 2 and headers and not settings.classes.strip():
+        rule = f"holds DICOM files in the folder {classes[0]} alone, and there must be two classes"
+        raise DataError(rule, where=str(path), remedy=with_labels(path))
+    refuse_patients(path, columns["label"], known.columns.get("patient", ()), known.names)
+    if not stated.get("split"):
+        refuse_sites(path, [folder for folder in visible(path) if folder.is_dir()])
+    notes += known.notes
+    if "patient" not in known.columns and settings.column_names.get("patient") != "":
+        notes.append(unknown_patients(path / "images.csv", "columns path, label and patient"))
+    relative = [str(file.relative_to(path)) for file in files]
+    return Manifest(
+        where=str(path),
+        inputs=ImageFiles.of(path, relative, ANY_SIZE, settings),
+        columns={**stated, **known.columns},
+        names={"label": "class folder", "split": "folder", **known.names},
+        classes=classes,
+        notes=tuple(notes),
+    )
 
 
-def _no_folders(path: Path, entries: list[Path]) -> DataError:
-    """The error of a folder that holds no folder, which names what its files may be instead."""
-    there = f"holds {len(entries)} files and no folder" if entries else "is empty"
-    rule = f"{there}: it {LAYOUT}"
-    remedy: Remedy = ""
-    tables = [entry for entry in entries if entry.suffix == ".csv"]
-    if any(entry.is_file() and is_dicom(entry) for entry in entries):
-        rule = "holds DICOM files and no class folder"
-        return DataError(rule, where=str(path), remedy=with_labels(path))
-    if any(entry.suffix == ".npy" for entry in entries):
-        rule = "holds arrays: pack them into one file by numpy.savez and check that"
-    elif tables:
-        option = SetOption("dataset", f"csv:{tables[0]}")
-        remedy = "if the table has columns path and label: ", option
-    return DataError(rule, where=str(path), remedy=remedy)
-
-
-def refuse_sites(path: Path, folders: list[Path]) -> None:
-    """Raise DataError where the folders are sites and not classes: train/CLASS/* or the same classes are in each."""
-    contents = [list(visible(folder)) for folder in folders]
-    inner = [[child.name for child in children if child.is_dir()] for children in contents]
-    names = [f"folder:{folder}" for folder in folders]
-    several = len(folders) > 1
-    if all(_has_train(names) for names in inner):
-        sites = f"domains:{name_list(names)}" if several else names[0]
-        remedy: Remedy = ("its folders do: ", SetOption("dataset", sites))
-        raise DataError(LAYOUT, where=str(path), remedy=remedy)
-
-    first = inner[0]
-    same = several and len(first) > 1 and all(names == first for names in inner)
-    images_beside = any(child.is_file() for children in contents for child in children)
-    if same and not images_beside:
-        rule = f"every folder holds the same folders {', '.join(first[:4])}"
-        option = SetOption("dataset", f"domains:{name_list(names)}")
-        remedy = ("if these are the classes, the others are sites: ", option)
-        raise DataError(rule, where=str(path), remedy=remedy)
-
-
-def _has_train(names: list[str]) -> bool:
-    return any(name.lower() in ("train", "training") for name in names)
+# ---- folders ---------------------------------------------------------------------------------------------------------
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """The entries of a folder, sorted by name, without the files of operating systems."""
+    """Yield the entries of a folder, sorted by name, without the files of operating systems."""
     # By name: all lie in one folder, and comparing whole paths is slow.
     for path in sorted(folder.iterdir(), key=attrgetter("name")):
-        if not path.name.startswith(".") and path.name not in IGNORED:
+        if not path.name.startswith(".") and path.name not in OF_SYSTEMS:
             yield path
 
 
 def below(folder: Path) -> Iterator[Path]:
-    """The files in a folder and in those inside it."""
+    """Yield the files in a folder and in those inside it."""
     for path in visible(folder):
         if path.is_dir():
             yield from below(path)
@@ -289,25 +133,18 @@ def below(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def all_below(path: Path) -> list[Path]:
-    """The files in a folder and in those inside it. Raises DataError where it is none."""
-    if not path.is_dir():
-        raise DataError("there is no such folder", where=str(path))
-    return list(below(path))
-
-
 def composed(name: str) -> str:
-    """A name with letters and their marks as one character, whatever the file system made of them."""
+    """Return a name with letters and their marks as one character, whatever the file system made of them."""
     return unicodedata.normalize("NFC", name)
 
 
 def class_folders(folder: Path) -> dict[str, Path]:
-    """The folders by class. Raises DataError for a name that the setting classes cannot hold."""
+    """Return the folders by class. Raises DataError for a name that the setting classes cannot hold."""
     folders = {composed(path.name): path for path in visible(folder) if path.is_dir()}
     for name in folders:
         if name != name.strip():
             rule = "the name of a class must have no space around it: rename the folder"
-            raise DataError(f"{folders[name]}: {rule}")
+            raise DataError(rule, where=str(folders[name]))
     return folders
 
 
@@ -321,19 +158,14 @@ def class_number(name: str, class_names: Sequence[str]) -> int | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def read_split(
-    folder: Path,
-    key: str,
-    class_names: tuple[str, ...],
-    shape: tuple[int, ...],
-    settings: DataSettings,
-) -> Split:
-    """CLASS/* of one folder, not decoded yet.
+def of_classes(
+    folder: Path, folders: Mapping[str, Path], class_names: Sequence[str]
+) -> dict[str, Path]:
+    """Return the class folders of `folder` in the order of the classes, by these.
 
     Raises:
-        DataError: a class folder is none of `class_names`, or there is no image.
+        DataError: a folder is none of the classes, or two are one.
     """
-    folders = class_folders(folder)
     numbers = {name: class_number(name, class_names) for name in folders}
     unknown = [name for name, number in numbers.items() if number is None]
     if unknown:
@@ -342,17 +174,35 @@ def read_split(
             f"found {', '.join(folders)}; classes = {name_list(class_names, ', ')}",
             where=str(folder),
         )
+    found = {}
+    for number, class_name in enumerate(class_names):
+        alike = [name for name in folders if numbers[name] == number]
+        if len(alike) > 1:
+            rule = f"are both called as class {class_name} but for capital letters: rename one"
+            raise DataError(f"class folders {' and '.join(alike)} {rule}", where=str(folder))
+        if alike:
+            found[class_name] = folders[alike[0]]
+    return found
+
+
+def read_split(
+    folder: Path,
+    key: str,
+    class_names: tuple[str, ...],
+    shape: tuple[int, ...],
+    settings: DataSettings,
+) -> Split:
+    """Return CLASS/* of one folder, not decoded yet.
+
+    Raises:
+        DataError: a class folder is none of `class_names`, or there is no image.
+    """
     files: list[str] = []
     labels: list[int] = []
-    for label, class_name in enumerate(class_names):
-        of_this = [name for name, number in numbers.items() if number == label]
-        if len(of_this) > 1:
-            rule = f"are both called as class {class_name} but for capital letters: rename one"
-            raise DataError(f"class folders {' and '.join(of_this)} {rule}", where=str(folder))
-        for name in of_this:
-            of_class = [str(file.relative_to(folder)) for file in below(folders[name])]
-            files += of_class
-            labels += [label] * len(of_class)
+    for name, class_folder in of_classes(folder, class_folders(folder), class_names).items():
+        of_class = [str(file.relative_to(folder)) for file in below(class_folder)]
+        files += of_class
+        labels += [class_names.index(name)] * len(of_class)
     if not files:
         rule = f"no image in any class folder of {', '.join(class_names)}"
         raise DataError(rule, where=str(folder))
@@ -360,57 +210,271 @@ def read_split(
     return Split(images, np.array(labels, np.int64), str(folder), key)
 
 
-def notes_of(splits: Mapping[str, Path], class_names: tuple[str, ...]) -> Iterator[str]:
-    """Yield what a user has to know of folders, a sentence each."""
-    empty = {composed(name) for name in class_names}
-    for folder in splits.values():
-        beside = sum(1 for path in visible(folder) if path.is_file())
-        if beside:
-            yield f"{folder}: {beside} files beside the class folders are left out"
-        for name, inside in class_folders(folder).items():
-            if any(path.is_dir() for path in visible(inside)):
-                yield f"{inside}: images in folders inside it are of class {name} too"
-            if any(True for _ in below(inside)):
-                empty.discard(name)
-    for name in sorted(empty):
-        yield f"class {name} has no image"
+def notes_of(folder: Path, folders: Mapping[str, Path]) -> Iterator[str]:
+    """Yield what a user has to know of the class folders of a folder, a sentence each."""
+    beside = sum(path.is_file() for path in visible(folder))
+    if beside:
+        yield f"{folder}: {beside} files beside the class folders are left out"
+    for name, inside in folders.items():
+        if any(path.is_dir() for path in visible(inside)):
+            yield f"{inside}: images in folders inside it are of class {name} too"
 
 
-def notes_of_patients(path: Path, known: Origins, settings: DataSettings) -> Iterator[str]:
-    """Yield what a user has to know of patients and sites, a sentence each."""
-    yield from known.notes
-    if known.sites:
-        yield f"the {len(set(known.sites))} sites of DICOM element {INSTITUTION} are the clients"
-    if known.patients:
-        number = len(set(known.patients))
-        yield f"{number} patients by DICOM element {known.by}, each on one side alone"
-    elif settings.column_names.get("patient") != "":
-        yield unknown_patients(path / "images.csv", "columns path, label and patient")
+def split_folders(path: Path) -> dict[str, Path]:
+    """Return the folders of train, test and perhaps val; `path` itself by "" where it holds class folders.
+
+    Raises:
+        DataError: there is only a part of them, or neither.
+    """
+    entries = list(visible(path))
+    folders = [entry for entry in entries if entry.is_dir()]
+    named: dict[str, Path] = {}
+    for folder in folders:
+        if folder.name.lower() in SPLITS:
+            # Of `val` and `valid` the first by name.
+            named.setdefault(SPLITS[folder.name.lower()], folder)
+    if {"train", "test"} <= named.keys():
+        return {key: named[key] for key in ("train", "test", "val") if key in named}
+    if "train" in named:
+        rule = f"there is no such folder; {path} {LAYOUT}"
+        remedy = SetOption("dataset", f"folder:{named['train']}"), " tests on a fifth of train"
+        raise DataError(rule, where=str(path / "test"), remedy=remedy)
+    if named:
+        raise DataError(f"there is no such folder; {path} {LAYOUT}", where=str(path / "train"))
+    if not folders:
+        raise _no_folders(path, entries)
+    return {"": path}
 
 
-def guess_settings(path: Path, settings: DataSettings) -> Guess:
-    """Propose settings for a folder from its names and its first image. Raises DataError."""
-    from data.readers.image_files import shape_of  # it loads PIL
+def _no_folders(path: Path, entries: list[Path]) -> DataError:
+    """Return the error of a folder that holds no folder, which names what its files may be instead."""
+    remedy: Remedy = ""
+    tables = [entry for entry in entries if entry.suffix == ".csv"]
+    if any(entry.is_file() and is_dicom(entry) for entry in entries):
+        remedy = f"if they are DICOM files: {with_labels(path)}"
+    elif tables:
+        option = SetOption("dataset", f"csv:{tables[0]}")
+        remedy = "if the table has columns path and label: ", option
+    there = f"holds {len(entries)} files and no folder" if entries else "is empty"
+    return DataError(f"{there}: it {LAYOUT}", where=str(path), remedy=remedy)
 
-    if settings.labels:
-        return guess_labelled(path, all_below(path), settings)
-    known = patients_of(path, settings)
-    named = split_folders(path)
-    splits = named or {"": path}
-    classes: set[str] = set()
-    images: list[Path] = []
-    for folder in splits.values():
-        for name, class_folder in class_folders(folder).items():
-            classes.add(name)
-            images.extend(below(class_folder))
-    names = sorted(classes)
+
+def refuse_sites(path: Path, folders: list[Path]) -> None:
+    """Raise DataError where the folders are sites and not classes: train/CLASS/* or the same classes are in each."""
+    contents = [[*visible(folder)] for folder in folders]
+    inner = [[child.name for child in children if child.is_dir()] for children in contents]
+    names = [f"folder:{folder}" for folder in folders]
+    dataset = names[0] if len(names) == 1 else f"domains:{name_list(names)}"
+    if all({"train", "training"} & {*map(str.lower, children)} for children in inner):
+        remedy = ("its folders do: ", SetOption("dataset", dataset))
+        raise DataError(LAYOUT, where=str(path), remedy=remedy)
+    first = inner[0]
+    same = len(folders) > 1 and len(first) > 1 and all(children == first for children in inner)
+    if same and not any(child.is_file() for children in contents for child in children):
+        rule = f"every folder holds the same folders {', '.join(first[:4])}"
+        remedy = ("if these are the classes, the others are sites: ", SetOption("dataset", dataset))
+        raise DataError(rule, where=str(path), remedy=remedy)
+
+
+def refuse_patients(
+    path: Path, classes: Sequence[str], patients: Sequence[str], names: Mapping[str, str]
+) -> None:
+    """Raise DataError where the folders are those of an archive's patients, and not of classes."""
+    pairs = set(zip(classes, patients, strict=False))
+    if len(pairs) < FEWEST_PATIENTS or len(pairs) > len({*classes}):
+        return
+    raise DataError(
+        f"each of the {len(pairs)} class folders, such as {classes[0]}, holds one alone by {names['patient']}, so that "
+        "these look like patients and not like classes",
+        where=str(path),
+        remedy=(with_labels(path), "; or, if they are classes: ", SetOption("columns", "patient=")),
+    )
+
+
+def with_labels(path: Path) -> str:
+    """Return what to do where folders are no classes, with the whole command."""
+    table = f"write labels.csv with columns {PATIENT} and label, and check"
+    return f"{table}: fedskew data check {shlex.quote(str(path.absolute()))} --labels labels.csv"
+
+
+# ---- labels beside DICOM files ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """The rows of a table of labels."""
+
+    file: Path
+    key: str
+    """One of KEYS."""
+    names: dict[str, str]
+    """What sentences call each role but that of the key."""
+    rows: dict[str, dict[str, str]]
+    """By key, the cells by role; that of the key is not among them."""
+    dropped: list[str]
+    """What was missing in each row that was left out."""
+
+
+def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
+    """Return the DICOM images below a folder, with the label, patient, site and split of each.
+
+    Images are ordered by path. Splits are those of the table, else the folders train and test.
+
+    Raises:
+        DataError: no DICOM image, a table that cannot be used, or, unless `missing` is drop, a file without a label or
+            a row without a file.
+    """
+    file = labels_file(settings.labels, settings.data_root)
+    keyword = "" if file else checked_keyword(settings.labels)
+    candidates = [entry for entry in below(path) if entry != file and entry.name != INDEX]
+    headers = headers_of(candidates, keyword)
+    images = [entry for entry in candidates if entry in headers and headers[entry].has_image]
     if not images:
-        raise DataError(f"no class folder holds an image: it {LAYOUT}", where=str(path))
-    if len(names) < 2 and known.files and not settings.classes.strip():
-        rule = f"holds DICOM files in the folder {names[0]} alone, and there must be two classes"
-        raise DataError(rule, where=str(path), remedy=with_labels(path))
-    shape, notes_of_images = shape_of(images, settings)
-    notes = [] if named else [A_FIFTH]
-    notes += notes_of_patients(path, known, settings)
-    notes += [*notes_of(splits, tuple(names)), *notes_of_images]
-    return Guess({"classes": name_list(names), "input-shape": shape}, tuple(notes))
+        rule = f"holds no DICOM image, and labels = {settings.labels!r} is for those"
+        raise DataError(rule, where=str(path), remedy="for other images: csv:FILE")
+    by_name = {entry.relative_to(path).as_posix(): headers[entry] for entry in images}
+    where = str(file or path)
+    if file:
+        table = label_table(file, path, settings)
+        keys = {name: key_of(table.key, name, header) for name, header in by_name.items()}
+        labelled = {name: table.rows[key] for name, key in keys.items() if key in table.rows}
+        names, dropped = table.names, left_out(table.dropped)
+        sentences = _without_partner(table, keys, settings)
+    else:
+        labelled = {
+            name: {LABEL: header.label}
+            for name, header in by_name.items()
+            if not is_missing(header.label)
+        }
+        names, dropped, sentences = {LABEL: f"DICOM element {keyword}"}, [], []
+        without = [name for name in by_name if name not in labelled]
+        if without:
+            found = f"{len(without)} of {len(by_name)} files have no {keyword}"
+            sentences.append(f"{found}, such as {without[0]}")
+    if sentences and settings.missing != "drop":
+        remedy = (DROP_ROWS, " leaves these out")
+        raise DataError("; ".join(sentences), where=where, remedy=remedy)
+    dropped += [f"{sentence}: left out by missing = drop" for sentence in sentences]
+
+    columns = {role: [cells[role] for cells in labelled.values()] for role in names}
+    check_labels(where, names[LABEL], columns[LABEL], names_of_classes(settings))
+    sides = [SPLITS.get(name.split("/")[0].lower(), "") for name in labelled]
+    if not {"split", "fold"} & columns.keys() and {"train", "test"} <= {*sides} and all(sides):
+        columns["split"], names["split"] = sides, "folder"
+    files = [path / name for name in labelled]
+    known = origins_of(files, headers, settings, columns)
+    return Manifest(
+        where=where,
+        inputs=ImageFiles.of(path, list(labelled), ANY_SIZE, settings),
+        columns={**columns, **known.columns},
+        names={**names, **known.names},
+        classes=classes_of(columns[LABEL]),
+        notes=(*dropped, *known.notes, *notes_of_others(path, candidates, images)),
+    )
+
+
+def _without_partner(
+    table: LabelTable, keys: Mapping[str, str], settings: DataSettings
+) -> list[str]:
+    """Return sentences about files without a row and rows without a file. `keys` is what the table calls each file.
+
+    Raises:
+        DataError: no row is about a file.
+    """
+    there = set(keys.values())
+    without = [name for name, key in keys.items() if key not in table.rows]
+    rows = [key for key in table.rows if key not in there]
+    sentences = []
+    if without:
+        found = f"{len(without)} of {len(keys)} files have no row in {table.file.name}"
+        sentences.append(f"{found}, such as {without[0]} ({table.key} {keys[without[0]]!r})")
+    none_fits = len(without) == len(keys)
+    several = len(members(settings.dataset)) > 1  # one table of all: each folder has its part
+    if rows and (none_fits or not several):
+        found = f"{len(rows)} of {len(table.rows)} rows of {table.file.name} have no file"
+        sentences.append(f"{found}, such as {table.key} {rows[0][:80]!r}")
+    if none_fits:
+        raise DataError("; ".join(sentences), where=str(table.file))
+    return sentences
+
+
+def checked_keyword(labels: str) -> str:
+    """Return the keyword of a DICOM element. Raises SettingError for a text that is none."""
+    datadict = needed("pydicom.datadict", "medical", f"labels = {labels!r}")
+    tag = datadict.tag_for_keyword(labels)
+    if tag is None:
+        rule = "must be a CSV file, such as labels.csv, or the keyword of a DICOM element, such as BodyPartExamined"
+        raise SettingError("labels", labels, rule)
+    if set(datadict.dictionary_VR(tag).split(" or ")) & NO_LABELS:
+        raise SettingError("labels", labels, "must be a DICOM element of a text or a number")
+    return labels
+
+
+def label_table(file: Path, folder: Path, settings: DataSettings) -> LabelTable:
+    """Read a table of labels.
+
+    Its first column of KEYS, or one with the role path or patient, says what its rows are about.
+
+    Raises:
+        DataError: no such column, two rows of one key that differ, or a missing value, unless `missing` is drop.
+    """
+    table = read_table(file, settings)
+    roles = {
+        role: name for role, name in roles_of(str(file), table.header, settings).items() if name
+    }
+    key, roles = _key_and_roles(file, table.header, roles, settings)
+    names = {role: f"column {name}" for role, name in roles.items()}
+    cells = {role: table.columns[name] for role, name in roles.items()}
+    kept, dropped = complete_rows(
+        str(file), cells, names, lambda place: f"row {table.lines[place]}", settings
+    )
+    rows: dict[str, dict[str, str]] = {}
+    for place in kept:
+        row = {role: column[place] for role, column in cells.items()}
+        if "patient" in row:
+            row["patient"] = plain(row["patient"])
+        about = row.pop(key)
+        about = _below(about, file, folder) if key == PATH else plain(about)
+        if rows.setdefault(about, row) != row:
+            rule = "is in another row with other values: must have one row, or equal ones"
+            where = f"row {table.lines[place]}, {names[key]}"
+            raise DataError(f"{where}: {about[:80]!r} {rule}", where=str(file))
+    if not rows:
+        raise DataError("has no row with a label", where=str(file))
+    del names[key]
+    return LabelTable(file, key, names, rows, dropped)
+
+
+def _key_and_roles(
+    file: Path, header: Sequence[str], roles: dict[str, str], settings: DataSettings
+) -> tuple[str, dict[str, str]]:
+    """Return what the rows are about, and the columns' names by role and by that. Raises DataError."""
+    by_small_letters = {name.lower().replace(" ", "").replace("_", ""): name for name in header}
+    likely = [name for name in header if role_like(name) == "patient"]
+    if likely and "patient" not in settings.column_names and likely[0] not in roles.values():
+        roles = {"patient": likely[0], **roles}
+    if PATH in roles:
+        return PATH, roles
+    for key in (SERIES, STUDY):
+        if key.lower() in by_small_letters:
+            return key, {**roles, key: by_small_letters[key.lower()]}
+    if "patient" in roles:
+        others = {role: name for role, name in roles.items() if role != "patient"}
+        return PATIENT, {**others, PATIENT: roles["patient"]}
+    shown = name_list(header, ", ")[:200]
+    rule = f"no column says which files a row is about: must have one of {', '.join(KEYS)}, and has {shown}"
+    way = cure_of(settings, {"patient": "NAME"})
+    raise DataError(rule, where=str(file), remedy=("if one names the patient: ", way))
+
+
+def _below(cell: str, file: Path, folder: Path) -> str:
+    """Return the path of a row's file below the folder; the cell may be a path from the table's own folder, too."""
+    name = cell.replace("\\", "/")  # the table was written on Windows
+    if not (folder / name).is_file():
+        name = os.path.relpath(file.absolute().parent / name, folder.absolute())
+    return os.path.normpath(name)
+
+
+def key_of(key: str, name: str, header: Header) -> str:
+    """Return what a table of labels calls a file."""
+    return {PATH: name, SERIES: header.series, STUDY: header.study, PATIENT: header.patient}[key]

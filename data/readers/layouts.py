@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.errors import DataError
 from data.extras import needed
@@ -19,8 +18,8 @@ from data.readers.splits import Raw, Split, stratified
 from data.settings import DataSettings
 from data.text import said
 
-Listed = tuple[list[str], list[int]]
-"""Paths and labels."""
+Files = list[tuple[str, int]]
+"""Paths, each with its label."""
 
 
 def read_layout(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -53,14 +52,8 @@ def _mat(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) 
         refuse_large(file, sizes, settings)
         arrays = matlab.loadmat(file, variable_names=["X", "y"])
         labels = arrays["y"].ravel().astype(np.int64)
-        splits.append(
-            Split(
-                images=np.moveaxis(arrays["X"], -1, 0),
-                labels=np.where(labels == 10, 0, labels),
-                where=str(file),
-                key=key,
-            )
-        )
+        images = np.moveaxis(arrays["X"], -1, 0)
+        splits.append(Split(images, np.where(labels == 10, 0, labels), str(file), key))
     return Raw(*splits)
 
 
@@ -74,15 +67,12 @@ def _cinic(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]
     if settings.cinic_train == "train":
         return Raw(train, test, valid)
     # Both in one list, below the folder that they share.
-    files: list[str] = []
+    files: Files = []
     for split in (train, valid):
         assert isinstance(split.images, ImageFiles)
-        for index in range(len(split.images)):
-            path = split.images.path(index)
-            files.append(str(path.relative_to(folder)))
-    images = ImageFiles.of(folder, files, shape, settings)
-    labels = np.concatenate([train.labels, valid.labels])
-    return Raw(Split(images, labels, str(folder), "train"), test)
+        for index, label in enumerate(split.labels.tolist()):
+            files.append((str(split.images.path(index).relative_to(folder)), label))
+    return Raw(_split(folder, files, "train", shape, settings), test)
 
 
 def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -92,34 +82,32 @@ def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[i
     """
     folder = root / "tiny-imagenet-200"
     wnids = sorted((folder / "wnids.txt").read_text().split())
-    label_of = {wnid: label for label, wnid in enumerate(wnids)}
-    train: list[tuple[str, int]] = []
-    for wnid, label in label_of.items():
+    train: Files = []
+    for label, wnid in enumerate(wnids):
         for file in visible(folder / "train" / wnid / "images"):
             train.append((f"train/{wnid}/images/{file.name}", label))
-    test: list[tuple[str, int]] = []
-    annotations = (folder / "val" / "val_annotations.txt").read_text()
-    for line in annotations.splitlines():
+    test: Files = []
+    for line in _lines(folder / "val" / "val_annotations.txt"):
         file_name, wnid, *_ = line.split("\t")  # a box follows
-        test.append((f"val/images/{file_name}", label_of[wnid]))
+        test.append((f"val/images/{file_name}", wnids.index(wnid)))
     return Raw(
         _split(folder, train, "train", shape, settings),
         _split(folder, test, "test", shape, settings),
     )
 
 
-def _office(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
-    """DOMAIN/CLASS/*, split 80 to 20 by class as for FedBN (Li et al., 2021), whose own lists are not read."""
-    folder = root / "office_caltech_10" / name.removeprefix("office-")
-    folder_names = office_class_folders(folder, KNOWN[name].class_names)
-    return _split_80_to_20(read_split(folder, "train", folder_names, shape, settings))
+def _class_folders(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """DOMAIN/CLASS/* of Office-Caltech10 and PACS, split 80 to 20 by class as for FedBN (Li et al., 2021).
 
-
-def _pacs(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
-    """DOMAIN/CLASS/* (Li et al., 2017), split 80 to 20 by class as Office-Caltech10, without the authors' lists."""
+    The authors' own lists are not read.
+    """
     known = KNOWN[name]
     folder = root / Path(known.files[0]).parent
-    return _split_80_to_20(read_split(folder, "train", known.class_names, shape, settings))
+    class_names = known.class_names
+    if known.layout == "office":
+        folder = root / "office_caltech_10" / name.removeprefix("office-")
+        class_names = office_class_folders(folder, class_names)
+    return _split_80_to_20(read_split(folder, "train", class_names, shape, settings))
 
 
 def office_class_folders(folder: Path, class_names: tuple[str, ...]) -> tuple[str, ...]:
@@ -127,32 +115,14 @@ def office_class_folders(folder: Path, class_names: tuple[str, ...]) -> tuple[st
 
     Copies of the data set write `back_pack` or `backpack`, so spaces, `-`, `_` and capitals do not count. A class
     without a folder keeps its own name.
-
-    Raises:
-        DataError: a folder is none of the classes, or two are the same one.
     """
-    found: dict[str, str] = {}
-    for name in class_folders(folder):
-        letters = _letters(name)
-        if letters in found:
-            rule = f"{found[letters]} and {name} are the same class: keep one"
-            raise DataError(rule, where=str(folder))
-        found[letters] = name
-
-    known = {_letters(name): name for name in class_names}
-    unknown = [name for letters, name in found.items() if letters not in known]
-    if unknown:
-        raise DataError(
-            f"class folders {', '.join(unknown)} are none of Office-Caltech10's; "
-            f"its classes are {', '.join(class_names)}",
-            where=str(folder),
-        )
-    return tuple(found.get(letters, name) for letters, name in known.items())
+    found = {_letters(name): name for name in class_folders(folder)}
+    return tuple(found.get(_letters(name), name) for name in class_names)
 
 
 def _letters(name: str) -> str:
     """Return the letters and digits of a folder's name, in lower case."""
-    return "".join(character for character in name.lower() if character.isalnum())
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -164,21 +134,16 @@ def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, 
     domain = name.removeprefix("domainnet-")
     label_of = {class_name: label for label, class_name in enumerate(KNOWN[name].class_names)}
     if not (folder / f"{domain}_train.txt").is_file():
-        files: list[tuple[str, int]] = []
+        files: Files = []
         for class_name, label in label_of.items():
             class_folder = folder / domain / class_name
-            if not class_folder.is_dir():
-                continue
-            for file in visible(class_folder):
-                files.append((f"{domain}/{class_name}/{file.name}", label))
+            there = visible(class_folder) if class_folder.is_dir() else ()
+            files += [(f"{domain}/{class_name}/{file.name}", label) for file in there]
         return _split_80_to_20(_split(folder, files, "train", shape, settings))
-
     splits = []
     for key in ("train", "test"):
-        listed: list[tuple[str, int]] = []
-        for line in (folder / f"{domain}_{key}.txt").read_text().splitlines():
-            if not line.strip():
-                continue
+        listed: Files = []
+        for line in _lines(folder / f"{domain}_{key}.txt"):
             path = line.split()[0]  # the number after it counts DomainNet's 345 classes
             class_name = path.split("/")[1]
             if class_name in label_of:
@@ -194,11 +159,7 @@ def _mnist_m(name: str, root: Path, settings: DataSettings, shape: tuple[int, ..
     splits = []
     for key in ("train", "test"):
         folder = root / "mnist_m" / f"mnist_m_{key}"
-        lines = (root / "mnist_m" / f"mnist_m_{key}_labels.txt").read_text().splitlines()
-        files: list[tuple[str, int]] = []
-        for line in lines:
-            file_name, label = line.split()
-            files.append((file_name, int(label)))
+        files = _files_and_labels(root / "mnist_m" / f"mnist_m_{key}_labels.txt")
         splits.append(_split(folder, files, key, shape, settings))
     return Raw(*splits)
 
@@ -209,40 +170,14 @@ def _imagenet_lt(name: str, root: Path, settings: DataSettings, shape: tuple[int
     splits = {}
     for key in ("train", "test", "val"):
         list_file = folder / f"ImageNet_LT_{key}.txt"
-        if not list_file.is_file():
-            continue
-        files: list[tuple[str, int]] = []
-        for line in list_file.read_text().splitlines():
-            path, label = line.rsplit(maxsplit=1)
-            files.append((path, int(label)))
+        files = _files_and_labels(list_file) if list_file.is_file() else []
         # One image of each list is looked for: looking for all takes long.
-        if files:
-            first = folder / files[0][0]
-            if not first.is_file():
-                rule = f"is not there, and {list_file.name} names it"
-                raise DataError(rule, where=str(first))
-        splits[key] = _split(folder, files, key, shape, settings, central=True)
-    return Raw(splits["train"], splits["test"], splits.get("val"))
-
-
-def _split(
-    folder: Path,
-    files: list[tuple[str, int]],
-    key: str,
-    shape: tuple[int, ...],
-    settings: DataSettings,
-    central: bool = False,
-) -> Split:
-    if not files:
-        raise DataError(f"no image of a class that is asked for in {key}", where=str(folder))
-    images = ImageFiles.of(folder, [file for file, _ in files], shape, settings, central)
-    return Split(images, np.array([label for _, label in files], np.int64), str(folder), key)
-
-
-def _split_80_to_20(everything: Split) -> Raw:
-    labels: NDArray[np.int64] = everything.labels.astype(np.int64)
-    train, test = stratified(labels, everything.where)
-    return Raw(everything.take(train, "train"), everything.take(test, "test"))
+        if files and not (folder / files[0][0]).is_file():
+            rule = f"is not there, and {list_file.name} names it"
+            raise DataError(rule, where=str(folder / files[0][0]))
+        if list_file.is_file():
+            splits[key] = _split(folder, files, key, shape, settings, central=True)
+    return Raw.of(splits)
 
 
 def _abide(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -258,12 +193,43 @@ def _abide(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]
     return windows_of(site, settings.window_width, settings.window_stride, settings.test_fold)
 
 
+def _lines(file: Path) -> list[str]:
+    """Return the lines of a list that hold something."""
+    return [line for line in file.read_text().splitlines() if line.strip()]
+
+
+def _files_and_labels(file: Path) -> Files:
+    """Return the lines of a list: a path and a label."""
+    pairs = [line.rsplit(maxsplit=1) for line in _lines(file)]
+    return [(path, int(label)) for path, label in pairs]
+
+
+def _split(
+    folder: Path,
+    files: Files,
+    key: str,
+    shape: tuple[int, ...],
+    settings: DataSettings,
+    central: bool = False,
+) -> Split:
+    if not files:
+        raise DataError(f"no image of a class that is asked for in {key}", where=str(folder))
+    paths, labels = zip(*files, strict=True)
+    images = ImageFiles.of(folder, paths, shape, settings, central)
+    return Split(images, np.array(labels, np.int64), str(folder), key)
+
+
+def _split_80_to_20(everything: Split) -> Raw:
+    train, test = stratified(everything.labels.astype(np.int64), everything.where)
+    return Raw(everything.take(train, "train"), everything.take(test, "test"))
+
+
 READERS: dict[str, Callable[[str, Path, DataSettings, tuple[int, ...]], Raw]] = {
     "mat": _mat,
     "cinic": _cinic,
     "tiny-imagenet": _tiny_imagenet,
-    "office": _office,
-    "pacs": _pacs,
+    "office": _class_folders,
+    "pacs": _class_folders,
     "domainnet": _domainnet,
     "mnist-m": _mnist_m,
     "imagenet-lt": _imagenet_lt,

@@ -19,13 +19,12 @@ from data.text import said
 MONOCHROME = ("MONOCHROME1", "MONOCHROME2")
 COLOR = ("RGB", "PALETTE COLOR", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 """Photometric interpretations that pydicom gives as red, green and blue."""
-WINDOWS = {"LINEAR": 1.0, "LINEAR_EXACT": 0.0, "SIGMOID": 0.0}
-"""The functions of DICOM's windows and their least width by PS3.3 C.11.2.1; 0 itself is none."""
+WINDOWS = {"LINEAR": 1.0, "LINEAR_EXACT": 5e-324, "SIGMOID": 5e-324}
+"""The functions of DICOM's windows and their least width by PS3.3 C.11.2.1: at least 1, or greater than 0."""
 PIXELS = {"PixelData": "", "FloatPixelData": "Float", "DoubleFloatPixelData": "Double"}
 """Elements that hold an image, and how the names of their padding values begin."""
 OF_A_FRAME = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
 """The functional groups of enhanced files that say how a frame is shown."""
-
 OWN_RANGE = (
     SetOption("pixel-range", "LOW,HIGH", is_example=True),
     " takes a range of yours in its place, for all files",
@@ -33,7 +32,7 @@ OWN_RANGE = (
 
 
 def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | NDArray[np.uint8]:
-    """Grey numbers after the modality transformation, or (H, W, 3) bytes of a color image.
+    """Return grey numbers after the modality transformation, or (H, W, 3) bytes of a color image.
 
     Modality LUT or rescale slope, VOI LUT, else the first window (DICOM PS3.3 C.11), color tables and conversions are
     pydicom's, with what an enhanced file states of the frame. Without VOI LUT and window, black and white are the ends
@@ -44,27 +43,27 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
         DataError: a file without pixels, several frames without `frame`, color where grey is set or of more than 8
             bits, a window that the standard forbids, unless pixel-range takes its place, or what pydicom cannot read.
     """
+    where = str(file)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that are not as the standard has them
         data = dicom_data(file)
-        rows = data.get("Rows")
-        columns = data.get("Columns")
+        rows, columns = data.get("Rows"), data.get("Columns")
         if not rows or not columns or not any(element in data for element in PIXELS):
-            raise DataError("is a DICOM file without an image", where=str(file))
+            raise DataError("is a DICOM file without an image", where=where)
         refuse_large(file, rows * columns, settings)
-        photometric = str(data.get("PhotometricInterpretation") or "").strip().upper()
-        if not photometric:
-            rule = "is a DICOM image without a photometric interpretation, which says whether it is grey or color"
-            raise DataError(rule, where=str(file))
-        data.PhotometricInterpretation = photometric  # in small letters pydicom does not know it
-        if photometric not in MONOCHROME and channels == 1:
+        # In small letters pydicom does not know it.
+        data.PhotometricInterpretation = text_of(data, "PhotometricInterpretation")
+        photometric = data.PhotometricInterpretation
+        if photometric not in MONOCHROME + COLOR:
+            rule = f"must be one of {', '.join(MONOCHROME + COLOR)}"
+            raise DataError(f"photometric interpretation {photometric!r}: {rule}", where=where)
+        if photometric in COLOR and channels == 1:
             rule = f"is a color DICOM image ({photometric}), and grey is set"
             color = SetOption("input-shape", f"3x{rows}x{columns}")
-            raise DataError(rule, where=str(file), remedy=(color, " is its own"))
+            raise DataError(rule, where=where, remedy=(color, " is its own"))
         frame = chosen_frame(file, int(data.get("NumberOfFrames") or 1), settings)
         try:
-            bring_up_values_of(data, frame)
-            complete_rescale(data)
+            complete(data, frame)
             if photometric in MONOCHROME:
                 return grey_of(file, data, frame, settings)
             return color_of(file, data, frame)
@@ -72,44 +71,40 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
             raise
         except Exception as error:  # a damaged file surfaces as anything
             rule = f"pydicom cannot read its pixels: {said(error)}"
-            raise DataError(rule, where=str(file)) from error
+            raise DataError(rule, where=where) from error
 
 
 def dicom_data(file: Path, **options: Any) -> Any:
-    """What pydicom reads of a file with or without a preamble, with the transfer syntax that its bytes show."""
+    """Return what pydicom reads of a file with or without a preamble, with the transfer syntax that its bytes show."""
     pydicom = needed("pydicom", "medical", file)
     data = pydicom.dcmread(file, force=True, **options)
     if "TransferSyntaxUID" not in data.file_meta:
         is_implicit, is_little_endian = data.original_encoding
-        if is_implicit:
-            syntax = pydicom.uid.ImplicitVRLittleEndian
-        elif is_little_endian:
-            syntax = pydicom.uid.ExplicitVRLittleEndian
-        else:
-            syntax = pydicom.uid.ExplicitVRBigEndian
-        data.file_meta.TransferSyntaxUID = syntax
+        kind = "Implicit" if is_implicit else "Explicit"
+        order = "Little" if is_little_endian or is_implicit else "Big"
+        data.file_meta.TransferSyntaxUID = getattr(pydicom.uid, f"{kind}VR{order}Endian")
     return data
 
 
-def bring_up_values_of(data: Any, frame: int) -> None:
-    """Copy what an enhanced file states of one frame to its top, where pydicom's functions look for it."""
-    shared = data.get("SharedFunctionalGroupsSequence") or []
-    of_frames = data.get("PerFrameFunctionalGroupsSequence") or []
-    for groups in [*shared][:1] + [*of_frames][frame : frame + 1]:
+def text_of(data: Any, keyword: str) -> str:
+    """Return an element's text in capital letters; empty where it has none."""
+    return str(data.get(keyword) or "").strip().upper()
+
+
+def complete(data: Any, frame: int) -> None:
+    """Put what a file states of one frame, and half a rescale, where pydicom's functions look for it."""
+    shared = [*(data.get("SharedFunctionalGroupsSequence") or [])][:1]
+    of_frames = [*(data.get("PerFrameFunctionalGroupsSequence") or [])]
+    for groups in shared + of_frames[frame : frame + 1]:
         for name in OF_A_FRAME:
             for stated in [*(groups.get(name) or [])][:1]:
                 data.update(stated)
-
-
-def complete_rescale(data: Any) -> None:
-    """Give a rescale that states its slope or its intercept alone the other one: pydicom ignores half a rescale."""
     usual = {"RescaleSlope": 1, "RescaleIntercept": 0}
     missing = [name for name in usual if data.get(name) in (None, "")]
-    if len(missing) == 1:
-        setattr(data, missing[0], usual[missing[0]])
-    if len(missing) == 2:
-        for name in missing:
-            data.pop(name, None)  # an empty element is no number
+    for name in missing:
+        data.pop(name, None)  # an empty element is no number
+        if len(missing) == 1:  # pydicom ignores half a rescale
+            setattr(data, name, usual[name])
 
 
 def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:
@@ -121,98 +116,84 @@ def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:
 
 
 def color_of(file: Path, data: Any, frame: int) -> NDArray[np.uint8]:
-    """Red, green and blue (H, W, 3). Raises DataError for more than 8 bits a channel."""
+    """Return red, green and blue (H, W, 3). Raises DataError for more than 8 bits a channel."""
     pixels = needed("pydicom.pixels", "medical", file)
-    photometric = data.PhotometricInterpretation
-    if photometric not in COLOR:
-        rule = f"photometric interpretation {photometric}: must be one of {', '.join(MONOCHROME + COLOR)}"
-        raise DataError(rule, where=str(file))
     color = pixels.pixel_array(data, index=frame)
-    if photometric == "PALETTE COLOR":
-        color = pixels.apply_color_lut(color, data)
-        color = color[..., :3]
+    if data.PhotometricInterpretation == "PALETTE COLOR":
+        color = pixels.apply_color_lut(color, data)[..., :3]
         # A table of 16 bits has colors of 16; some devices write those of 8 into it.
-        unused_bits = 8 if color.max() > 255 else 0
-        return np.asarray(color >> unused_bits, np.uint8)
-    if data.BitsStored > 8:
-        rule = f"is a color DICOM image ({photometric}) of {data.BitsStored} bits a channel: must have 8"
+        color = color >> (8 if color.max() > 255 else 0)
+    elif data.BitsStored > 8:
+        rule = f"is a color DICOM image of {data.BitsStored} bits a channel: must have 8"
         raise DataError(rule, where=str(file))
     return np.asarray(color, np.uint8)
 
 
 def grey_of(file: Path, data: Any, frame: int, settings: DataSettings) -> Stored:
-    """Grey values with what the file says of them. Raises DataError as read_dicom does."""
+    """Return grey values with what the file says of them. Raises DataError as read_dicom does."""
     pixels = needed("pydicom.pixels", "medical", file)
     stored = pixels.pixel_array(data, index=frame)
-    signed = bool(data.get("PixelRepresentation"))
-    is_float = stored.dtype.kind == "f"
     span: tuple[float, float] | None = None
+    what = "DICOM pixels"
     if data.get("ModalityLUTSequence"):
-        values, largest = through_table(
-            file, stored, data, "ModalityLUTSequence", pixels.apply_modality_lut
-        )
+        apply = pixels.apply_modality_lut
+        values, largest = through_table(file, stored, data, "ModalityLUTSequence", apply)
         span = 0.0, largest
     else:
         if data.get("RescaleSlope") == 0:
-            raise DataError(
-                "rescale slope 0 gives all pixels one value: must not be 0", where=str(file)
-            )
+            rule = "rescale slope 0 gives all pixels one value: must not be 0"
+            raise DataError(rule, where=str(file))
         values = pixels.apply_modality_lut(stored, data)
-        if not signed and not is_float:
+        if stored.dtype.kind != "f" and not data.get("PixelRepresentation"):
             ends = np.array([0, 2 ** int(data.BitsStored) - 1])
             # A negative slope makes the largest stored number the smallest value.
             black, white = sorted(pixels.apply_modality_lut(ends, data).tolist())
             span = float(black), float(white)
-
-    what = "DICOM pixels"
-    if span is None and not is_float:
-        what = "signed DICOM pixels without a window"
-    padding = padding_of(data, stored)
+        elif stored.dtype.kind != "f":
+            what = "signed DICOM pixels without a window"
     return Stored(
         values,
         what,
         span=span,
         rendered=None if settings.pixel_range else rendered(file, data, values),
         inverted=is_inverted(file, data, settings),
-        padding=padding if padding.any() else None,
+        padding=padding_of(data, stored),
     )
 
 
-def padding_of(data: Any, stored: NDArray[np.generic]) -> NDArray[np.bool_]:
-    """Which stored pixels have the padding value, or lie between it and the padding range's limit."""
-    element = next(element for element in PIXELS if element in data)
-    name = f"{PIXELS[element]}PixelPadding"
+def padding_of(data: Any, stored: NDArray[np.generic]) -> NDArray[np.bool_] | None:
+    """Return which stored pixels have the padding value, or lie between it and the padding range's limit."""
+    name = next(f"{PIXELS[element]}PixelPadding" for element in PIXELS if element in data)
     value = data.get(f"{name}Value")
     if value is None:
-        return np.zeros(stored.shape, np.bool_)
+        return None
     limit = data.get(f"{name}RangeLimit")
-    ends = [value, value if limit is None else limit]
+    ends = np.array([value, value if limit is None else limit])
     if stored.dtype.kind in "iu":
-        # Some files write a negative value as unsigned, or the other way about.
-        bits = 8 * stored.dtype.itemsize
-        wrapped = np.array([int(end) % 2**bits for end in ends], f"u{stored.dtype.itemsize}")
-        ends = wrapped.view(stored.dtype).tolist()
-    return np.asarray((stored >= min(ends)) & (stored <= max(ends)))
+        # Some files write a negative value as unsigned, or the other way about: the bits are kept.
+        ends = ends.astype(np.int64).astype(stored.dtype)
+    is_padding = (stored >= ends.min()) & (stored <= ends.max())
+    return is_padding if is_padding.any() else None
 
 
 def is_inverted(file: Path, data: Any, settings: DataSettings) -> bool:
-    """Whether the largest value is black.
+    """Return whether the largest value is black.
 
     Raises:
         DataError: a presentation LUT that is neither identity nor its inverse, unless pixel-range takes its place.
     """
-    shape = str(data.get("PresentationLUTShape") or "IDENTITY").strip().upper()
-    table = data.get("PresentationLUTSequence")
-    if not settings.pixel_range and (table or shape not in ("IDENTITY", "INVERSE")):
-        found = "sequence" if table else f"shape {shape[:40]!r}"
-        rule = f"presentation LUT {found}: must be the shape IDENTITY or INVERSE"
+    shape = text_of(data, "PresentationLUTShape") or "IDENTITY"
+    if data.get("PresentationLUTSequence"):
+        shape = "of a table"
+    if not settings.pixel_range and shape not in ("IDENTITY", "INVERSE"):
+        rule = f"presentation LUT shape {shape[:40]!r}: must be IDENTITY or INVERSE"
         raise DataError(rule, where=str(file), remedy=OWN_RANGE)
     # Films state both for the same inversion.
     return data.PhotometricInterpretation == "MONOCHROME1" or shape == "INVERSE"
 
 
 def rendered(file: Path, data: Any, values: NDArray[np.generic]) -> NDArray[np.float32] | None:
-    """Values on the scale 0..1 through the file's first VOI LUT, else its first window; None where it has none.
+    """Return values on the scale 0..1 through the first VOI LUT, else the first window; None where there is none.
 
     Raises:
         DataError: a center or width that is no finite number, a width or a function that DICOM PS3.3 C.11.2.1 forbids.
@@ -222,12 +203,19 @@ def rendered(file: Path, data: Any, values: NDArray[np.generic]) -> NDArray[np.f
     if data.get("VOILUTSequence"):
         shown, largest = through_table(file, values, data, "VOILUTSequence", pixels.apply_voi)
         return np.asarray(shown / largest, np.float32)
-    center = data.get("WindowCenter")
-    width = data.get("WindowWidth")
-    if center is None or width is None or center == "" or width == "":
+    window = [data.get("WindowCenter"), data.get("WindowWidth")]
+    if None in window or "" in window:
         return None
-    function = str(data.get("VOILUTFunction") or "LINEAR").strip().upper()
-    refuse_window(file, _first(center), _first(width), function)
+    function = text_of(data, "VOILUTFunction") or "LINEAR"
+    try:
+        center, width = (float(np.ravel(np.asarray(stated, np.float64))[0]) for stated in window)
+    except (IndexError, TypeError, ValueError):
+        center = width = math.nan
+    least = WINDOWS.get(function, math.inf)
+    if not (math.isfinite(center) and least <= width < math.inf):
+        rule = "must be finite, of a width of at least 1 for LINEAR, or above 0 for LINEAR_EXACT and SIGMOID (PS3.3)"
+        found = f"DICOM window {function[:40]} of center {center:g} and width {width:g}"
+        raise DataError(f"{found}: {rule}", where=str(file), remedy=OWN_RANGE)
 
     # pydicom's windows end where the stored bits do. This file has one bit, so that they end at 0 and 1.
     one_bit = needed("pydicom", "medical", file).Dataset()
@@ -240,36 +228,6 @@ def rendered(file: Path, data: Any, values: NDArray[np.generic]) -> NDArray[np.f
     return np.asarray(pixels.apply_windowing(values, one_bit), np.float32)
 
 
-def refuse_window(file: Path, center: float, width: float, function: str) -> None:
-    """Raise DataError for a window that the standard forbids."""
-    if function not in WINDOWS:
-        rule = f"must be one of {', '.join(WINDOWS)}"
-        rule = f"VOI LUT function {function[:40]!r}: {rule} (DICOM PS3.3)"
-        raise DataError(rule, where=str(file), remedy=OWN_RANGE)
-    least = WINDOWS[function]
-    finite = math.isfinite(center) and math.isfinite(width)
-    wide_enough = width >= least if least else width > 0
-    if finite and wide_enough:
-        return
-    bound = "at least 1" if least else "greater than 0"
-    raise DataError(
-        f"DICOM window of center {center:g} and width {width:g}: the width "
-        f"must be {bound} for {function}, and both finite (PS3.3 C.11.2.1)",
-        where=str(file),
-        remedy=OWN_RANGE,
-    )
-
-
-def _first(value: Any) -> float:
-    """The first of several values as a number; NaN for what is none."""
-    several = hasattr(value, "__len__") and not isinstance(value, str)
-    try:
-        first = value[0] if several else value
-        return float(first)
-    except (IndexError, TypeError, ValueError):
-        return math.nan
-
-
 def through_table(
     file: Path,
     values: NDArray[Any],
@@ -277,7 +235,7 @@ def through_table(
     sequence: str,
     apply: Callable[[Any, Any], NDArray[Any]],
 ) -> tuple[NDArray[Any], float]:
-    """Values through the first table of a sequence by pydicom's function, and the largest entry that its bits allow.
+    """Return values through the first table of a sequence by pydicom's function, and the largest entry of its bits.
 
     Raises:
         DataError: entries of less than 8 or more than 16 bits.
@@ -301,7 +259,7 @@ class Plane:
 
     orientation: NDArray[np.float64]
     """(3, 2): nibabel's, of the three axes."""
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     """The lengths of the three axes, to the right, front and top of the body."""
     through: int
     """Which of them counts the images: one of length 1, else the last."""
@@ -316,47 +274,40 @@ class Plane:
 
 
 def nifti_plane(file: Path, volume: Any) -> Plane:
-    """How a NIfTI file's images lie in it, by its sform, else its qform.
+    """Return how a NIfTI file's images lie in it, by its sform, else its qform.
 
     Raises:
         DataError: more than three axes, or numbers that are no grey; an affine that says no orientation, or two that
             say different ones.
     """
     dtype = volume.get_data_dtype()
-    lengths = [*volume.shape]
-    while len(lengths) > 2 and lengths[-1] == 1:  # (H, W, 1, 1) is an image
-        lengths.pop()
-    if len(lengths) not in (2, 3) or dtype.kind not in "iuf":
+    lengths = [*volume.shape, 1]  # (H, W) is an image, and so is (H, W, 1, 1)
+    if len(lengths) < 3 or {*lengths[3:]} - {1} or dtype.kind not in "iuf":
         found = f"{'x'.join(map(str, volume.shape))} of {dtype}"
         rule = f"is a NIfTI file of {found}: must be an image, or a volume of grey slices"
         raise DataError(rule, where=str(file))
-    lengths += [1] * (3 - len(lengths))
-
     orientation, remark = nifti_orientation(file, volume)
     by_axis = orientation[:, 0].astype(int).tolist()
-    right, front, top = (lengths[by_axis.index(axis)] for axis in range(3))
-    shape = (right, front, top)
+    shape = tuple(lengths[by_axis.index(axis)] for axis in range(3))
     through = max((axis for axis in range(3) if shape[axis] == 1), default=2)
     return Plane(orientation, shape, through, remark)
 
 
 def nifti_orientation(file: Path, volume: Any) -> tuple[NDArray[np.float64], str]:
-    """nibabel's orientation (3, 2) of a file's axes, and what has to be said of it. Raises DataError."""
+    """Return nibabel's orientation (3, 2) of a file's axes, and what has to be said of it. Raises DataError."""
     nibabel = needed("nibabel", "medical", file)
     in_order = np.array([[0, 1], [1, 1], [2, 1]], np.float64)
     found: dict[str, NDArray[np.float64]] = {}
     for name in ("sform", "qform"):
         if int(volume.header[f"{name}_code"]) > 0:
             affine = getattr(volume.header, f"get_{name}")()
-            if np.isfinite(affine).all():
-                found[name] = nibabel.io_orientation(affine)
-            if name not in found or np.isnan(found[name]).any():
+            is_finite = np.isfinite(affine).all()
+            found[name] = nibabel.io_orientation(affine) if is_finite else np.full((3, 2), np.nan)
+            if np.isnan(found[name]).any():
                 raise DataError(f"{name} gives one of its axes no direction", where=str(file))
     if not found:
-        return (
-            in_order,
-            "have neither sform nor qform: their axes are taken to be right, front, top",
-        )
+        remark = "have neither sform nor qform: their axes are taken to be right, front, top"
+        return in_order, remark
     words = {name: "".join(nibabel.orientations.ornt2axcodes(found[name])) for name in found}
     if len(set(words.values())) > 1:
         listed = " and ".join(f"{name} says {word}" for name, word in words.items())
@@ -369,7 +320,7 @@ def nifti_orientation(file: Path, volume: Any) -> tuple[NDArray[np.float64], str
 
 
 def read_nifti(file: Path, settings: DataSettings) -> Stored:
-    """Grey numbers (H, W) in nibabel's closest canonical orientation: an image, or the slice that `frame` says.
+    """Return grey numbers (H, W) in nibabel's closest canonical orientation: an image, or the slice of `frame`.
 
     Slices count from the bottom of the body to its top. The columns of one go to the right of the body, its rows from
     the front to the back.
@@ -388,11 +339,10 @@ def read_nifti(file: Path, settings: DataSettings) -> Stored:
     axis = plane.orientation[:, 0].astype(int).tolist().index(plane.through)
     if plane.orientation[axis, 1] < 0:
         place = count - 1 - place
-    index: list[Any] = [slice(None), slice(None), slice(None)]
+    # One slice alone is read from the disk, of the axes that the file has.
+    index: list[Any] = [slice(None)] * 3 + [0] * len(volume.shape)
     index[axis] = slice(place, place + 1)
-    dimensions = len(volume.shape)
-    index = index[:dimensions] + [0] * (dimensions - 3)
-    numbers = np.asarray(volume.dataobj[tuple(index)], np.float32)
+    numbers = np.asarray(volume.dataobj[tuple(index[: len(volume.shape)])], np.float32)
     numbers = numbers.reshape(numbers.shape + (1,) * (3 - numbers.ndim))
     slice_of_body = nibabel.apply_orientation(numbers, plane.orientation).take(0, plane.through)
 

@@ -14,11 +14,17 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from data.errors import DataError, Remedy, SetOption
-from data.readers.array_conversion import check_convertible, converted
+from data.readers.array_conversion import check_form, converted, with_subjects
 from data.readers.file_type import truly
-from data.readers.input_columns import ORDER_COUNTS
-from data.readers.medians import filled, without_gaps
-from data.readers.splits import Guess, Raw, Split, numbered
+from data.readers.input_columns import (
+    ORDER_COUNTS,
+    column_labels,
+    filled,
+    remedy_for_gap,
+    vectors_of,
+)
+from data.readers.rows import left_out
+from data.readers.splits import Guess, Raw, Split
 from data.settings import DataSettings
 from data.text import name_list, said
 
@@ -43,15 +49,12 @@ def read_arrays(
     if not path.is_file():
         raise DataError("there is no such file", where=str(path))
     try:
-        _refuse_npy(path)
         with zipfile.ZipFile(path) as archive:
             members = members_of(archive)
             keys = list(wanted)
             for together in optional:
-                if not members.keys().isdisjoint(
-                    together
-                ):  # one of them there asks for all of them
-                    keys.extend(together)
+                # One of them there asks for all of them.
+                keys += together if members.keys() & {*together} else ()
             missing = [key for key in keys if key not in members]
             if missing:
                 present = ", ".join(members) or "nothing"
@@ -59,24 +62,26 @@ def read_arrays(
                 raise DataError(rule, where=str(path))
             refuse_large(path, {key: members[key].file_size for key in keys}, settings)
             check({key: _head(archive, members[key]) for key in keys})
-            return {key: _array(archive, members[key]) for key in keys}
+            arrays = {}
+            for key in keys:
+                with archive.open(members[key]) as member:
+                    arrays[key] = npy.read_array(member, allow_pickle=False)
+            return arrays
     except DataError:
         raise
     # A damaged file surfaces as anything: zlib.error, SyntaxError, NotImplementedError.
     except Exception as error:
-        reason, remedy = why_not(path, said(error))
+        reason = said(error)
+        remedy: Remedy = ""
+        kind = truly(path)
+        if "Object arrays" in reason:
+            remedy = "save them with a type of their own, such as labels.astype(str)"
+        elif kind and kind != "a zip archive":
+            reason = f"is {kind}"
+            if kind == "text":
+                remedy = "if it is a table: ", SetOption("dataset", f"csv:{path}")
         rule = f"cannot be read as an npz file of plain arrays: {reason}"
         raise DataError(rule, where=str(path), remedy=remedy) from error
-
-
-def _refuse_npy(path: Path) -> None:
-    """Raise DataError for a file of numpy.save, which holds a single array."""
-    with path.open("rb") as file:
-        head = file.read(len(npy.MAGIC_PREFIX))
-    if head == npy.MAGIC_PREFIX:
-        rule = "holds one array: must be an npz file, as numpy.savez writes it from"
-        arrays = "train_images, train_labels, test_images and test_labels"
-        raise DataError(f"{rule} {arrays}", where=str(path))
 
 
 def members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -96,19 +101,6 @@ def shapes_of(path: Path, keys: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     except Exception:  # the reader of the whole file says what is wrong with it
         return shapes
     return shapes
-
-
-def why_not(path: Path, words: str) -> tuple[str, Remedy]:
-    """Why a file is no npz file of plain arrays, and what to do. `words` are those of the error."""
-    if "Object arrays" in words:
-        cure = "save them with a type of their own, such as labels.astype(str) or images.astype('uint8')"
-        return words, cure
-    kind = truly(path)
-    if not kind or kind == "a zip archive":
-        return words, ""
-    if kind.endswith("by its commas"):
-        return f"is {kind}", (SetOption("dataset", f"csv:{path}"),)
-    return f"is {kind}", ""
 
 
 def refuse_large(path: Path, sizes: Mapping[str, int], settings: DataSettings) -> None:
@@ -139,14 +131,8 @@ def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic]:
-    with archive.open(info) as member:
-        array: NDArray[np.generic] = npy.read_array(member, allow_pickle=False)
-    return array
-
-
 def read_npz(path: Path, settings: DataSettings) -> Raw:
-    """train_images, train_labels, test_images, test_labels and, if there, val_images and val_labels.
+    """Return train_images, train_labels, test_images, test_labels and, if there, val_images and val_labels.
 
     Where test_subjects (N,) is there as well, test samples of one subject are tested as one. train_subjects and
     val_subjects (N,) name the subjects of the other samples, by the same names: no subject is in two of the splits.
@@ -166,24 +152,42 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
 
     def check(heads: Arrays) -> None:
         for split in splits_of(path, heads).values():
-            check_convertible(split)
+            check_form(split)
 
     arrays = read_arrays(path, wanted, optional, settings, check)
     splits, notes = converted(splits_of(path, arrays), settings)
     columns = input_columns(path, settings)
-    splits, of_gaps = without_gaps(splits, columns, settings)
-    notes += of_gaps
-    splits = numbered(splits)
+    for key, split in splits.items():
+        splits[key], dropped = without_gaps(split, columns, settings)
+        notes += left_out(dropped)
+    splits = with_subjects(splits)
     if splits["train"].images.ndim == 2 and not columns:
         notes.append(f"{ORDER_COUNTS}; an array columns can name them")
-    raw = Raw(
-        splits["train"],
-        splits["test"],
-        splits.get("val"),
-        notes=tuple(notes),
-        input_columns=columns,
-    )
-    return filled(raw, settings)
+    return filled(Raw.of(splits, notes=tuple(notes), input_columns=columns), settings)
+
+
+def without_gaps(
+    split: Split, columns: tuple[str, ...], settings: DataSettings
+) -> tuple[Split, list[str]]:
+    """Return a split without the vectors that `missing = drop` leaves out, and what is missing in each of these.
+
+    Raises:
+        DataError: a number of a vector is NaN, and `missing` is refuse.
+    """
+    inputs_NF = vectors_of(split)
+    if inputs_NF is None or settings.missing == "median":
+        return split, []
+    gaps_NF = np.isnan(inputs_NF)
+    has_gap_N = gaps_NF.any(axis=1)
+    names = column_labels(columns, inputs_NF.shape[1])
+    dropped = []
+    for row in np.flatnonzero(has_gap_N).tolist():
+        column = names[int(gaps_NF[row].argmax())]
+        found = f"row {row} (from 0), column {column}: is NaN, a missing value"
+        dropped.append(f"{split.named('images')}: {found}")
+        if settings.missing == "refuse":
+            raise DataError(dropped[0], where=split.where, remedy=remedy_for_gap(settings))
+    return split.take(np.flatnonzero(~has_gap_N), split.key), dropped
 
 
 def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
@@ -194,20 +198,15 @@ def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
     """
     shapes = shapes_of(path, ("train_images", "images"))
     features = {shape[1] for shape in shapes.values() if len(shape) == 2}
-    if not features:
-        return ()
-    array = read_arrays(path, (), (("columns",),), settings).get("columns")
+    array = read_arrays(path, (), (("columns",),), settings).get("columns") if features else None
     if array is None:
         return ()
-    names: tuple[str, ...] = ()
-    if array.dtype.kind == "U" and array.ndim == 1:
-        names = tuple(name.strip() for name in array.tolist())
-    as_many = features == {len(names)}
-    if not as_many or not all(names) or len(set(names)) < len(names):
+    is_list = array.dtype.kind == "U" and array.ndim == 1
+    names = tuple(name.strip() for name in array.tolist()) if is_list else ()
+    if features != {len(names)} or not all(names) or len(set(names)) < len(names):
         rule = f"must be {min(features)} different names, one per column of the vectors"
-        raise DataError(
-            f"columns: dtype {array.dtype}, shape {array.shape}: {rule}", where=str(path)
-        )
+        found = f"columns: dtype {array.dtype}, shape {array.shape}"
+        raise DataError(f"{found}: {rule}", where=str(path))
     return names
 
 
@@ -216,19 +215,21 @@ def splits_of(path: Path, arrays: Arrays) -> dict[str, Split]:
     splits = {}
     for key in ("train", "test", "val"):
         if f"{key}_images" in arrays:
-            splits[key] = Split(
-                images=arrays[f"{key}_images"],
-                labels=arrays[f"{key}_labels"],
-                where=str(path),
-                key=key,
-                groups=arrays.get(f"{key}_subjects"),
-            )
+            images, labels = arrays[f"{key}_images"], arrays[f"{key}_labels"]
+            splits[key] = Split(images, labels, str(path), key, arrays.get(f"{key}_subjects"))
     return splits
 
 
 def guess_settings(path: Path, settings: DataSettings) -> Guess:
     """Propose settings for an npz file. Raises DataError."""
-    return guess_of(read_npz(path, settings), settings, _class_names(path, settings))
+    raw = read_npz(path, settings)
+    array = read_arrays(path, (), (("class_names",),), settings).get("class_names")
+    names: tuple[str, ...] = ()
+    if array is not None and array.ndim == 1 and array.dtype.kind == "U":
+        names = tuple(array.tolist())
+    # The setting `classes` cuts spaces off.
+    usable = all(names) and len(set(map(str.strip, names))) == len(names)
+    return guess_of(raw, settings, names if usable else ())
 
 
 def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> Guess:
@@ -241,12 +242,11 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
     notes: list[Remedy] = list(raw.notes)
     if raw.val is not None:
         notes.append("the validation split is measured beside the test split and never trained on")
-    labels = [split.labels for split in (raw.train, raw.test, raw.val) if split is not None]
-    every_label = np.concatenate(labels)
+    every_label = np.concatenate([split.labels for split in raw.splits.values()])
     proposed: dict[str, str] = {}
-    if raw.train.labels.dtype.kind in "US":
+    if every_label.dtype.kind == "U":
         notes.append("labels that are names are numbered in the order of classes")
-        proposed["classes"] = name_list(sorted({str(name) for name in every_label}))
+        proposed["classes"] = name_list(sorted({*every_label.tolist()}))
     else:
         smallest, largest = int(every_label.min()), int(every_label.max())
         if smallest >= 1 and not settings.classes and not settings.first_label:
@@ -262,7 +262,7 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
 
 
 def _guessed_shape(split: Split, settings: DataSettings) -> tuple[int, ...]:
-    """The input shape that a split's images suggest. Raises DataError where the last axis may be of another kind."""
+    """Return the input shape that a split's images suggest. Raises DataError where it may be a volume."""
     shape = split.images.shape[1:]
     if len(shape) == 2:
         return (1, *shape)
@@ -270,24 +270,8 @@ def _guessed_shape(split: Split, settings: DataSettings) -> tuple[int, ...]:
         return shape
     height, width, channels = shape
     if channels > 4 and not settings.input_shape:
-        rule = f"train_images: shape {split.images.shape}: a volume, or {channels} channels"
+        rule = f"shape {split.images.shape}: a volume, or {channels} channels"
         option = SetOption("input-shape", f"{channels}x{height}x{width}")
+        rule = f"{split.named('images')}: {rule}"
         raise DataError(rule, where=split.where, remedy=("if channels: ", option))
     return channels, height, width
-
-
-def _class_names(path: Path, settings: DataSettings) -> tuple[str, ...]:
-    """The names that the file has in class_names, where they can be classes."""
-    arrays = read_arrays(path, (), (("class_names",),), settings)
-    names = arrays.get("class_names")
-    if names is None or names.ndim != 1 or names.dtype.kind != "U":
-        return ()
-    words = tuple(map(str, names.tolist()))
-    each_once = len(set(words)) == len(words)
-    if len(words) < 2 or not each_once:
-        return ()
-    for word in words:
-        # The setting `classes` cuts spaces off.
-        if not word or word.strip() != word:
-            return ()
-    return words

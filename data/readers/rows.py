@@ -1,9 +1,8 @@
-"""A table in a CSV file: its rows, and the meaning of its columns."""
+"""A CSV file as columns of texts, what its columns mean, and which cells say that there is no value."""
 
 import csv
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,19 +11,10 @@ from data.readers.file_type import HEAD, truly
 from data.settings import IGNORE, ROLES, DataSettings
 from data.text import finite_number, is_whole, name_list, printable, said
 
-LABEL, SUBJECT = "label", "subject"
+LABEL = "label"
 LIKE_LABELS = (
-    "label",
-    "labels",
-    "class",
-    "classes",
-    "target",
-    "targets",
-    "diagnosis",
-    "category",
-    "y",
-    "ground_truth",
-)
+    "label", "labels", "class", "classes", "target", "targets", "diagnosis", "category", "y", "ground_truth",
+)  # fmt: skip
 """What a column of labels may be called, in small letters."""
 LIKE_ROLES = {
     "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "img",
@@ -49,163 +39,132 @@ MOST_FRACTIONS = 20
 """Different labels that can be classes, where they are numbers and not whole: ratings such as 0, 0.5, 1 have few."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 """What may separate the columns; the first one is usual."""
-STATED_SEPARATOR = re.compile(r"sep=([,;\t])")
-"""The line by which Excel may say it, before the header."""
-MOST_EMPTY_LINES = 20
-"""Lines before the header that may be empty."""
-CURE = "save it as UTF-8 (in Excel: CSV UTF-8)"
 MIB = 2**20
-Rows = Iterator[tuple[int, list[str]]]
-"""Each row's line number and cells; the first one names the columns."""
 
 
 @dataclass(frozen=True)
-class Writing:
-    """The text format of a table."""
+class Table:
+    """The cells of a CSV file."""
 
-    encoding: str
+    path: Path
+    columns: Mapping[str, Sequence[str]]
+    """By name, in file order, a text a row, without spaces around it."""
+    lines: Sequence[int]
+    """The line of each row in the file."""
     separator: str
-    stated: bool = False
-    """Whether the first line says the separator, and is no header."""
+    encoding: str
+
+    @property
+    def header(self) -> list[str]:
+        """The columns' names."""
+        return list(self.columns)
+
+    @property
+    def comma_is_decimal(self) -> bool:
+        """Whether a comma can be a decimal mark: where it does not separate the columns."""
+        return self.separator != ","
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user, one sentence each."""
+        """How the text is written, a sentence each."""
         sentences = []
-        if self.encoding.startswith("utf-16"):
+        if self.encoding == "utf-16":
             sentences.append("the text is read as UTF-16")
-        if self.separator != ",":
+        if self.comma_is_decimal:
             what = f"{SEPARATORS[self.separator]} separate the columns"
             sentences.append(f"{what}, and a comma in a number is its decimal mark")
         return sentences
 
 
-def writing_of(path: Path, known: Collection[str] = ()) -> Writing:
-    """Return how a table is written, by its first bytes and its first line.
+def read_table(path: Path, settings: DataSettings, known: Collection[str] = LIKE_LABELS) -> Table:
+    """Return the cells of a CSV file in UTF-8 or UTF-16 whose columns commas, semicolons or tabs separate.
 
-    UTF-8 and UTF-16 are read, the latter also without a byte order mark. Commas, semicolons (as Excel writes them where
-    the comma is the decimal mark) or tabs separate the columns. Where the header holds several of these, the one by
-    which a column gets a name of `known`, in small letters; else the comma.
-
-    Raises:
-        OSError: the file cannot be opened.
-        UnicodeError: the first line is no text of that encoding.
-    """
-    with path.open("rb") as file:
-        encoding = _encoding_of(file.read(HEAD))
-    header = ""
-    with path.open(encoding=encoding, newline="") as text:
-        for _ in range(MOST_EMPTY_LINES):
-            header = text.readline(HEAD).strip("\r\n")
-            if header:
-                break
-    if stated := STATED_SEPARATOR.fullmatch(header):
-        return Writing(encoding, stated[1], stated=True)
-
-    unquoted = re.sub(r'"[^"]*"', "", header)  # a name in quotes may hold any of them
-    candidates = [separator for separator in SEPARATORS if separator in unquoted]
-    if not candidates:
-        return Writing(encoding, ",")
-    if len(candidates) > 1:
-        for separator in candidates:
-            names = next(csv.reader([header], delimiter=separator), [])
-            if any(name.strip().lower() in known for name in names):
-                return Writing(encoding, separator)
-    return Writing(encoding, candidates[0])
-
-
-def _encoding_of(head: bytes) -> str:
-    """Return the encoding of a text that begins so: UTF-16 by its byte order mark or its zeros, else UTF-8."""
-    if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
-        return "utf-8"  # the mark of UTF-32, which is refused as no UTF-8
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16"
-    # Without a mark: of a Latin letter in UTF-16 one of the two bytes is zero.
-    zeros = [byte == 0 for byte in head[:4]]
-    if zeros == [False, True, False, True]:
-        return "utf-16-le"
-    if zeros == [True, False, True, False]:
-        return "utf-16-be"
-    return "utf-8-sig"  # spreadsheets write a mark before the first name
-
-
-def rows_in(path: Path, writing: Writing) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number and the cells of every row that is not empty.
+    Args:
+        path: The file. Excel may have written `sep=;` before its header.
+        settings: Of these, `columns` and max-unpacked-mib count.
+        known: Names of columns, in small letters: where the header holds several separators, the one by which a column
+            gets a name of these or of `columns` separates.
 
     Raises:
-        OSError, UnicodeError, csv.Error: the file cannot be opened, or is no such text.
+        DataError: there is no such file, it is too large or no such text, a column has no name or another's, or a row
+            has not one cell per column.
     """
-    with path.open(encoding=writing.encoding, newline="") as file:
-        reader = csv.reader(file, delimiter=writing.separator, strict=True)
-        if writing.stated:
-            next(reader)
-        for row in reader:
-            if row:
-                yield reader.line_num, row
-
-
-def named(settings: DataSettings) -> set[str]:
-    """Return the names of columns that `columns` states, in small letters."""
-    stated = (*settings.column_names.values(), *settings.ignored_columns)
-    return {name.lower() for name in stated}
-
-
-@contextmanager
-def opened(
-    path: Path, settings: DataSettings, known: Collection[str] = LIKE_LABELS
-) -> Iterator[Rows]:
-    """The rows of a CSV file in UTF-8 or UTF-16. Raises DataError, also for what is read inside.
-
-    `known` are names of columns, in small letters, that help to tell what separates them (`writing_of`).
-    """
+    where = str(path)
     if not path.is_file():
-        raise DataError("there is no such file", where=str(path))
+        raise DataError("there is no such file", where=where)
     most = settings.max_unpacked_mib
     if path.stat().st_size > most * MIB:
-        raise DataError(f"is larger than max-unpacked-mib = {most} allows", where=str(path))
+        raise DataError(f"is larger than max-unpacked-mib = {most} allows", where=where)
+    stated = (*settings.column_names.values(), *settings.ignored_columns)
     try:
-        writing = writing_of(path, {*known, *named(settings)})
-        yield rows_in(path, writing)
+        rows, separator, encoding = _rows_in(path, {*known, *map(str.lower, stated)})
     except (csv.Error, UnicodeError) as error:
         kind = truly(path)
         reason = said(error)
         if kind and not kind.startswith("text"):
             reason += f"; it is {kind}"
         elif isinstance(error, UnicodeError):
-            reason += f"; {CURE}"
-        raise DataError(
-            f"cannot be read as a CSV file in UTF-8: {reason}", where=str(path)
-        ) from error
+            reason += "; save it as UTF-8 (in Excel: CSV UTF-8)"
+        rule = f"cannot be read as a CSV file in UTF-8: {reason}"
+        raise DataError(rule, where=where) from error
+
+    columns = _columns_in(where, rows)
+    return Table(path, columns, [line for line, _ in rows[1:]], separator, encoding)
 
 
-def header_of(path: Path, rows: Rows) -> list[str]:
-    """The columns' names. Raises DataError where one has none, or another's."""
-    _, first_row = next(rows, (0, []))
-    header = [name.strip() for name in first_row]
+def _columns_in(where: str, rows: Sequence[tuple[int, list[str]]]) -> dict[str, list[str]]:
+    """Return the cells by the names in the first row. Raises DataError."""
+    header = [name.strip() for name in rows[0][1]] if rows else []
     if not header:
-        raise DataError("is empty; its first row must name the columns", where=str(path))
+        raise DataError("is empty; its first row must name the columns", where=where)
     for name in header:
         if not name or header.count(name) > 1:
-            raise DataError(
-                f"column {name[:80]!r}: every column must have a name of its own", where=str(path)
-            )
-    return header
+            rule = "every column must have a name of its own"
+            raise DataError(f"column {name[:80]!r}: {rule}", where=where)
+    columns: dict[str, list[str]] = {name: [] for name in header}
+    for line, row in rows[1:]:
+        if len(row) != len(header):
+            rule = f"has {len(row)} cells, and there are {len(header)} columns"
+            raise DataError(f"row {line}: {rule}", where=where)
+        for cells, cell in zip(columns.values(), row, strict=True):
+            cells.append(cell.strip())
+    return columns
 
 
-def check_length(path: Path, line: int, row: Sequence[str], header: Sequence[str]) -> None:
-    """Raise DataError for a row that has not one cell per column."""
-    if len(row) != len(header):
-        rule = f"has {len(row)} cells, and there are {len(header)} columns"
-        raise DataError(f"row {line}: {rule}", where=str(path))
+def _rows_in(path: Path, known: Collection[str]) -> tuple[list[tuple[int, list[str]]], str, str]:
+    """Return the rows of a CSV file that are not empty, each with its line, the separator and the encoding.
+
+    Raises:
+        UnicodeError, csv.Error: it is no such text.
+    """
+    with path.open("rb") as start:
+        is_utf_16 = start.read(2) in (b"\xff\xfe", b"\xfe\xff")
+    encoding = "utf-16" if is_utf_16 else "utf-8-sig"  # spreadsheets write a mark in UTF-8, too
+    with path.open(encoding=encoding, newline="") as file:
+        first = file.read(HEAD).lstrip("\r\n").partition("\n")[0].strip("\r")
+        file.seek(0)
+        stated = re.fullmatch(r"sep=([,;\t])", first)
+        separator = stated[1] if stated else separator_of(first, known)
+        reader = csv.reader(file, delimiter=separator, strict=True)
+        rows = [(reader.line_num, row) for row in reader if row]
+    return rows[1:] if stated else rows, separator, encoding
+
+
+def separator_of(header: str, known: Collection[str]) -> str:
+    """Return what separates the columns' names in a line."""
+    unquoted = re.sub(r'"[^"]*"', "", header)  # a name in quotes may hold any of them
+    candidates = [separator for separator in SEPARATORS if separator in unquoted]
+    for separator in candidates:
+        names = next(csv.reader([header], delimiter=separator), [])
+        if any(name.strip().lower() in known for name in names):
+            return separator
+    return candidates[0] if candidates else ","
 
 
 def role_like(name: str) -> str:
     """Return the role that a column of that name probably has, beside label; empty for none."""
     plain = re.sub(r"[\s-]+", "_", name.strip().lower())
-    for role, names in LIKE_ROLES.items():
-        if plain in names:
-            return role
-    return ""
+    return next((role for role, names in LIKE_ROLES.items() if plain in names), "")
 
 
 def is_missing(cell: str, names: Collection[str] = ()) -> bool:
@@ -220,73 +179,80 @@ def names_of_classes(settings: DataSettings) -> tuple[str, ...]:
     return settings.class_names if settings.classes.strip() else ()
 
 
-def missing_in(
+def complete_rows(
     where: str,
-    row: str,
-    cells: Mapping[str, str],
-    columns: Mapping[str, str],
-    class_names: Collection[str],
+    cells: Mapping[str, Sequence[str]],
+    names: Mapping[str, str],
+    row: Callable[[int], str],
     settings: DataSettings,
-) -> str:
-    """Return what is missing in a row that `missing = drop` leaves out; empty where nothing is.
+    class_names: Collection[str] = (),
+) -> tuple[list[int], list[str]]:
+    """Return the places of the rows without a missing value, and what is missing in each row that is left out.
 
     Args:
         where: The file, for an error.
-        row: What an error calls the row.
-        cells: The row's cells by role. A label that is one of `class_names` is not missing.
-        columns: The columns' names by role.
-        class_names: The classes, as far as they are known.
+        cells: A text a row, by role. A label that is one of `class_names`, or of the setting, is not missing.
+        names: What sentences call each role.
+        row: What a sentence calls the row of a place.
         settings: Of these, `missing` counts.
+        class_names: The classes, as far as the file says them.
 
     Raises:
-        DataError: something is missing, and `missing` is refuse.
+        DataError: something is missing, and `missing` is not drop.
     """
-    for role, cell in cells.items():
-        if not is_missing(cell, class_names if role == LABEL else ()):
+    classes = {*class_names, *names_of_classes(settings)}
+    kept, dropped = [], []
+    for place in range(len(cells[LABEL])):
+        texts = {role: column[place] for role, column in cells.items()}
+        missing = [
+            role
+            for role, text in texts.items()
+            if is_missing(text, classes if role == LABEL else ())
+        ]
+        if not missing:
+            kept.append(place)
             continue
-        what = f"{cell!r} is a missing value" if cell else "is empty"
-        found = f"{row}, column {columns[role]}: {what}"
-        if settings.missing == "drop":
-            return found
-        remedy = " leaves out such rows"
-        if role == LABEL and cell:
-            remedy += "; if it is the name of a class, list it in classes"
-        raise DataError(found, where=where, remedy=(DROP_ROWS, remedy))
-    return ""
+        role = missing[0]
+        found = gap_of(row(place), names[role], texts[role])
+        if settings.missing != "drop":
+            remedy = " leaves out such rows"
+            if role == LABEL and texts[role]:
+                remedy += "; if it is the name of a class, list it in classes"
+            raise DataError(found, where=where, remedy=(DROP_ROWS, remedy))
+        dropped.append(found)
+    return kept, dropped
 
 
 def gap_of(row: str, column: str, cell: str) -> str:
-    """Return the words for a missing value in a column of inputs."""
-    what = f"{cell.strip()!r} is a missing value" if cell.strip() else "is empty"
-    return f"{row}, column {column}: {what}"
+    """Return the words for a missing value."""
+    what = f"{cell!r} is a missing value" if cell else "is empty"
+    return f"{row}, {column}: {what}"
 
 
-def remedy_for_gap(settings: DataSettings, column: str = "") -> Remedy:
-    """Return what to do about a missing value in the inputs; `column` is one that can be left out."""
-    remedy: list[str | SetOption] = [
-        DROP_ROWS,
-        " leaves out such rows, ",
-        FILL_CELLS,
-        " fills them with the median of the column's training rows",
-    ]
-    if column:
-        remedy += [", ", cure_of(settings, {}, [column]), " leaves out the column"]
-    return tuple(remedy)
+def left_out(dropped: Sequence[str]) -> list[str]:
+    """Return the sentence about rows that were left out, by what was missing in each; none for none."""
+    if not dropped:
+        return []
+    rows = "1 row is" if len(dropped) == 1 else f"{len(dropped)} rows are"
+    return [f"{rows} left out by missing = drop, first: {dropped[0]}"]
 
 
 def check_labels(
     where: str, column: str, labels: Sequence[str], class_names: Collection[str]
 ) -> None:
-    """Refuse labels that are no classes: lists, and numbers of a continuous scale. What `class_names` lists is one.
+    """Refuse labels of fewer than two classes, lists, and numbers of a continuous scale. Of `class_names` any is one.
 
     Raises:
         DataError: one of these.
     """
     distinct = sorted(set(labels).difference(class_names))
+    found = f"{len(labels)} rows of {len(set(labels))} classes"
+    if len(set(labels)) < 2:
+        raise DataError(f"{column}: {found}: at least 2", where=where)
     for label in distinct:
         if label.startswith("[") and label.endswith("]"):
             rule = "is a list: a row must have one label (several labels of one row cannot be trained on)"
-            raise DataError(f"column {column}: {label[:80]!r}: {rule}", where=where)
+            raise DataError(f"{column}: {label[:80]!r}: {rule}", where=where)
     try:
         # A decimal comma, too: nothing else is read from the numbers than whether they are whole.
         values = [finite_number(label.replace(",", ".", 1)) for label in distinct]
@@ -299,67 +265,53 @@ def check_labels(
         example = (fractions or distinct)[0]
         rule = f"has {len(distinct)} different numbers in {len(labels)} rows, such as {example}"
         remedy = "labels must be classes: make a few classes of them, such as low and high"
-        raise DataError(f"column {column} {rule}", where=where, remedy=remedy)
+        raise DataError(f"{column} {rule}", where=where, remedy=remedy)
 
 
 def cure_of(
     settings: DataSettings, roles: Mapping[str, str], ignore: Sequence[str] = ()
 ) -> SetOption:
     """Return the setting that adds roles, each with its column, and columns to leave out to what `columns` states."""
-    return SetOption("columns", columns_text(settings, roles, ignore))
-
-
-def columns_text(
-    settings: DataSettings, roles: Mapping[str, str] | None = None, ignore: Sequence[str] = ()
-) -> str:
-    """Return what `columns` states, with further roles and further columns to leave out."""
-    names = {**settings.column_names, **(roles or {})}
-    parts = [f"{role}={name}" for role, name in names.items()]
-    given = [name for name in settings.ignored_columns if name not in (roles or {}).values()]
+    parts = [f"{role}={name}" for role, name in {**settings.column_names, **roles}.items()]
+    given = [name for name in settings.ignored_columns if name not in roles.values()]
     for place, name in enumerate([*given, *ignore]):
         # The first one needs the word, and so does a name that would read as ROLE=NAME.
         parts.append(f"{IGNORE}={name}" if not place or "=" in name else name)
-    return name_list(parts)
+    return SetOption("columns", name_list(parts))
 
 
 def all_together(settings: DataSettings) -> Remedy:
     """Return what to do where the data's own splits do not say who tests."""
-    pooled = cure_of(settings, {"split": ""})
-    return pooled, " puts all together, and a fifth is for testing"
+    return cure_of(settings, {"split": ""}), " puts all together, and a fifth is for testing"
 
 
 def like_labels(names: Sequence[str]) -> list[str]:
     """Return the columns' names that look like a label's."""
     alike = [name for name in names if name.lower() in LIKE_LABELS]
-    small_letters = {name.lower() for name in names}
-    if len(alike) > 1 and "x" in small_letters:
+    if len(alike) > 1 and "x" in map(str.lower, names):
         # Beside x and another label y is a coordinate.
         return [name for name in alike if name.lower() != "y"]
     return alike
 
 
-def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[str, str]:
-    """The roles of columns: by `columns`, then by the roles' own names.
-
-    A table with a column `path` is one of images, any other one of numbers.
+def roles_of(where: str, header: Sequence[str], settings: DataSettings) -> dict[str, str]:
+    """Return the columns' names by role: by `columns`, then by the roles' own names.
 
     Raises:
-        DataError: a column that is not there, or two that may be the label.
+        DataError: a column that is not there, or none or two that may be the label.
     """
     stated = settings.column_names
     shown = printable(name_list(header, ", ")[:200])
     for name in (*stated.values(), *settings.ignored_columns):
         if name and name not in header:
-            raise DataError(
-                f"columns = {settings.columns!r}: there is no column {name!r}, only {shown}",
-                where=str(path),
-            )
+            rule = f"columns = {settings.columns!r}: there is no column {name!r}, only {shown}"
+            raise DataError(rule, where=where)
     roles = {}
     for role in (*stated, *ROLES):
         name = stated.get(role, role)
         if name in header and name not in settings.ignored_columns:
             roles[role] = name
-    if LABEL in stated and roles.get(LABEL):
+    if stated.get(LABEL):
         return roles
 
     taken = {name for role, name in roles.items() if role != LABEL}
@@ -367,36 +319,16 @@ def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[
     alike = like_labels([name for name in header if name not in taken])
     ways = [cure_of(settings, {LABEL: name}) for name in alike]
     if len(alike) > 1:
-        raise DataError(
-            f"columns {' and '.join(alike)} both look like the label",
-            where=str(path),
-            remedy=either(ways),
-        )
+        rule = f"columns {' and '.join(alike)} both look like the label"
+        raise DataError(rule, where=where, remedy=either(ways))
     if LABEL not in roles:
         unknown = replace(cure_of(settings, {LABEL: "NAME"}), is_example=True)
-        way = ways[0] if ways else unknown
-        advice = "if that is it: " if ways else "say which it is: "
-        rule = f"there is no column {LABEL!r}, only {shown}"
-        raise DataError(rule, where=str(path), remedy=(advice, way))
+        remedy = ("if that is it: ", ways[0]) if ways else ("say which it is: ", unknown)
+        raise DataError(f"there is no column {LABEL!r}, only {shown}", where=where, remedy=remedy)
     return roles
 
 
 def classes_of(labels: Sequence[str]) -> list[str]:
-    """The classes in order: by value where all are whole numbers, else by name."""
+    """Return the classes in order: by value where all are whole numbers, else by name."""
     names = sorted(set(labels))
     return sorted(names, key=int) if all(map(is_whole, names)) else names
-
-
-def numbered_labels(
-    path: Path,
-    labels: Sequence[str],
-    class_names: tuple[str, ...],
-    column: str,
-) -> list[int]:
-    """The labels' places in `class_names`. Raises DataError for one that is not there."""
-    number = {name: label for label, name in enumerate(class_names)}
-    for label in labels:
-        if label not in number:
-            rule = f"must be one of classes = {printable(name_list(class_names, ', '))}"
-            raise DataError(f"column {column}: {label[:80]!r}: {rule}", where=str(path))
-    return [number[label] for label in labels]

@@ -1,20 +1,24 @@
-"""Images and labels as read from disk: checks, the split into train and test, and resizing to one shape."""
+"""What every reader returns, and the one place that says who trains and who tests.
+
+A reader of one's own files makes a `Manifest`: the inputs, and a column a role of what the files say of each sample.
+`divided` puts the samples on their sides, which are `Split`s.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn.functional import interpolate
 
-from data.errors import DataError, Remedy
+from data.errors import DataError, Remedy, SetOption
 from data.extras import needed
 from data.random_draws import generator
-from data.readers.image_files import ImageFiles, decoded
+from data.readers.image_files import ImageFiles
+from data.readers.rows import all_together
 from data.settings import DataSettings
+from data.text import is_whole, name_list, printable
 
 FOLDS = 5
 SPLITS = {
@@ -22,8 +26,8 @@ SPLITS = {
     "val": "val", "valid": "val", "validation": "val",
 }  # fmt: skip
 """What the splits are called, as folders or in a column."""
-CHUNK = 2048
-"""Images resized at a time: bounds the float copy."""
+
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -38,41 +42,41 @@ class Split:
     """File or folder that an error names."""
     key: str
     """train, test or val; empty where there is one split alone."""
-    groups: NDArray[Any] | None = None
-    """(N,): the subject that each sample is of, numbered from 0; None where samples belong together in no way."""
-    sites: NDArray[np.int64] | None = None
+    subjects: NDArray[np.generic] | None = None
+    """(N,): the subject that each sample is of, numbered from 0; None where nobody knows."""
+    sites: Integers | None = None
     """(N,): the site that each sample is of, numbered from 0; None where there are none."""
-    patients: NDArray[np.int64] | None = None
-    """(N,): the patient that each sample is of, where samples are tested one by one: a patient may have samples of
-    several classes. None where `groups` names the subjects, or where nobody is known."""
+    tested_as_one: bool = False
+    """Whether all samples of a subject, which are then of one class, are tested together."""
 
     @property
-    def subjects(self) -> NDArray[Any] | None:
-        """(N,): the subject or patient of each sample; None if unknown."""
-        return self.patients if self.groups is None else self.groups
+    def groups(self) -> NDArray[np.generic] | None:
+        """(N,): the subject of each sample, where all samples of one are tested together."""
+        return self.subjects if self.tested_as_one else None
 
-    def take(self, indices: NDArray[np.int64], key: str) -> "Split":
-        """Some of the samples, in that order, as the split `key`."""
+    def named(self, what: str) -> str:
+        """Return what an npz file calls images, labels or subjects of the split."""
+        return f"{self.key}_{what}" if self.key else what
+
+    def error(self, what: str, value: str, rule: str) -> DataError:
+        """Return the error about images, labels or subjects: file, array, value and rule."""
+        return DataError(f"{self.named(what)}: {value}: {rule}", where=self.where)
+
+    def take(self, indices: Integers, key: str) -> "Split":
+        """Return some of the samples, in that order, as the split `key`."""
         images: NDArray[np.generic] | ImageFiles
         if isinstance(self.images, ImageFiles):
             images = self.images.only(indices)
         else:
             images = self.images[indices]
-        return Split(
+        return replace(
+            self,
             images=images,
             labels=self.labels[indices],
-            where=self.where,
             key=key,
-            groups=None if self.groups is None else self.groups[indices],
+            subjects=None if self.subjects is None else self.subjects[indices],
             sites=None if self.sites is None else self.sites[indices],
-            patients=None if self.patients is None else self.patients[indices],
         )
-
-    def of_sites(
-        self, sites: NDArray[np.int64] | None, patients: NDArray[np.int64] | None = None
-    ) -> "Split":
-        """The same samples with their sites and patients."""
-        return replace(self, sites=sites, patients=patients)
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,17 @@ class Raw:
     medians: tuple[float, ...] = field(default=(), kw_only=True)
     """By which `missing = median` filled the vectors' columns, in order; empty under any other setting."""
 
+    @staticmethod
+    def of(splits: Mapping[str, Split], **stated: Any) -> "Raw":
+        """Return a data set of these splits, by key, with its other fields as stated."""
+        return Raw(splits["train"], splits["test"], splits.get("val"), **stated)
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The splits that there are, by key."""
+        named = {"train": self.train, "test": self.test, "val": self.val}
+        return {key: split for key, split in named.items() if split is not None}
+
 
 @dataclass(frozen=True)
 class Guess:
@@ -102,156 +117,222 @@ class Guess:
     """What a user has to know of how they are read, a sentence each."""
 
 
-def checked(
-    split: Split, shape: tuple[int, ...], classes: int
-) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-    """Inputs (N, *shape), uint8 or float32, and labels (N,), int64.
+@dataclass(frozen=True)
+class Manifest:
+    """All samples of one's own files in one order, before anything says who trains and who tests."""
+
+    where: str
+    """File or folder that an error names."""
+    inputs: NDArray[np.generic] | ImageFiles
+    """Vectors (N, F), NaN where `missing = median` fills a gap; or images of any size."""
+    columns: Mapping[str, Sequence[str]]
+    """By role (label, split, fold, site, patient, subject) a text a sample; none is empty."""
+    names: Mapping[str, str]
+    """By role what a sentence calls it: `column NAME`, `DICOM element KEYWORD`."""
+    classes: Sequence[str]
+    """The classes that the labels are of, in the order to propose."""
+    notes: tuple[Remedy, ...] = ()
+    """What was left out, and how the files are read, a sentence each."""
+    input_columns: tuple[str, ...] = ()
+    """The names of the vectors' columns."""
+
+    def of(self, role: str) -> Sequence[str]:
+        """Return the texts of a role; none where nothing has it."""
+        return self.columns.get(role, ())
+
+    @property
+    def patients(self) -> str:
+        """The role that names each sample's patient: patient, else subject; empty for none."""
+        return next((role for role in ("patient", "subject") if self.of(role)), "")
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites' names in order."""
+        return tuple(sorted(set(self.of("site"))))
+
+    @property
+    def groups(self) -> list[tuple[str, str]]:
+        """Each sample's site and label, over which a sample of the images is spread."""
+        labels = self.of("label")
+        return list(zip(self.of("site") or labels, labels, strict=True))
+
+    def error(self, role: str, value: object, rule: str) -> DataError:
+        """Return the error about a text of a role."""
+        return DataError(f"{self.names[role]}: {str(value)[:80]!r}: {rule}", where=self.where)
+
+    @property
+    def meaning(self) -> list[str]:
+        """Who the clients are, whose the samples are and who tests, a sentence each."""
+        sentences = []
+        if self.sites:
+            sentences.append(f"the {len(self.sites)} sites of {self.names['site']} are the clients")
+        if self.patients:
+            number = len(set(self.of(self.patients)))
+            what = self.names[self.patients]
+            sentences.append(f"{number} patients by {what}, each on one side alone")
+        if not self.of("split") and not self.of("fold"):
+            who = "nothing says who tests: a fifth does, drawn by split-seed and test-fold"
+            sentences.append(who)
+        return sentences
+
+
+def divided(
+    manifest: Manifest, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+) -> Raw:
+    """Return the samples on their sides, the labels as places in `class_names`, the images to be of `shape`.
 
     Raises:
-        DataError: what cannot be trained on, said in one sentence.
+        DataError: a label that is no class, or what `sides` refuses.
     """
-    if isinstance(split.images, ImageFiles):
-        sites = np.zeros_like(split.labels) if split.sites is None else split.sites
-        groups = list(zip(sites.tolist(), split.labels.tolist(), strict=True))
-        pixels = decoded(split.images, groups, split.where, training=split.key == "train")
-        split = replace(split, images=pixels)
-    check_form(split)
-    images = split.images
-    assert not isinstance(images, ImageFiles)
-    images_key, _ = keys_of(split)
-    labels_N = _checked_labels(split, classes)
-    if images.dtype == np.float32:
-        is_finite_N = np.isfinite(images).reshape(len(images), -1).all(axis=1)
-        if not is_finite_N.all():
-            first = int(np.argmin(is_finite_N))
-            found = f"NaN or infinite pixel in image {first}"
-            raise error_of(split, images_key, found, "pixels must be finite")
-    try:
-        inputs = bring_to(images, shape)
-    except ValueError as error:
-        raise DataError(f"{images_key}: {error}", where=split.where) from None
-    return inputs, labels_N
+    inputs = manifest.inputs
+    if isinstance(inputs, ImageFiles):
+        if len(shape) != 3 or shape[0] not in (1, 3):
+            rule = "must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for images"
+            raise DataError(f"input-shape = {settings.input_shape!r}: {rule}", where=manifest.where)
+        inputs = replace(inputs, size=shape, settings=settings)
+    number = {name: label for label, name in enumerate(class_names)}
+    for label in manifest.of("label"):
+        if label not in number:
+            rule = f"must be one of classes = {printable(name_list(class_names, ', '))}"
+            raise manifest.error("label", label, rule)
+    labels_N = np.array([number[label] for label in manifest.of("label")], np.int64)
+    role = manifest.patients
+    everything = Split(
+        inputs,
+        labels_N,
+        manifest.where,
+        "",
+        subjects=numbered(manifest.of(role)) if role else None,
+        sites=numbered(manifest.of("site")) if manifest.sites else None,
+        tested_as_one=role == "subject" and is_plain(manifest, settings),
+    )
+    side_N = sides(manifest, everything, settings)
+    splits = {}
+    for key in np.unique(side_N).tolist():
+        splits[key] = everything.take(np.flatnonzero(side_N == key), key)
+    return Raw.of(
+        splits,
+        notes=manifest.notes,
+        sites=manifest.sites,
+        input_columns=manifest.input_columns,
+    )
 
 
-def _checked_labels(split: Split, classes: int) -> NDArray[np.int64]:
-    """(N,): the labels. Raises DataError for a type that is no integer, or a label that is none of the classes."""
-    labels = split.labels
-    _, key = keys_of(split)
-    if labels.dtype.kind not in "iu":
-        example = labels[0]
-        if labels.dtype.kind == "f":
-            example = labels[np.argmax(labels != np.floor(labels))]
-        found = f"dtype {labels.dtype}, such as {example!s}"
-        rule = "labels must be stored as whole numbers of an integer type"
-        raise error_of(split, key, found, rule)
-    labels_N = labels.astype(np.int64)
-    is_outside_N = (labels_N < 0) | (labels_N >= classes)
-    if is_outside_N.any():
-        first = int(np.argmax(is_outside_N))
-        found = f"label {labels_N[first]} of {classes} classes at index {first}"
-        raise error_of(split, key, found, f"labels must be 0..{classes - 1}")
-    return labels_N
+def numbered(texts: Sequence[str]) -> Integers:
+    """Return (N,): the place of each text in the sorted different texts."""
+    _, numbers_N = np.unique(np.array(texts), return_inverse=True)
+    return numbers_N.astype(np.int64)
 
 
-def keys_of(split: Split) -> tuple[str, str]:
-    """The names of images and labels in an npz file."""
-    prefix = f"{split.key}_" if split.key else ""
-    return f"{prefix}images", f"{prefix}labels"
+def is_plain(manifest: Manifest, settings: DataSettings) -> bool:
+    """Return whether a table of numbers has labels and perhaps subjects alone, and its first fifth tests."""
+    if isinstance(manifest.inputs, ImageFiles) or manifest.columns.keys() - {"label", "subject"}:
+        return False
+    return not settings.split_seed and not settings.test_fold
 
 
-def error_of(split: Split, key: str, value: str, rule: str) -> DataError:
-    """The error about an array of a split, with file, array, value and rule."""
-    return DataError(f"{key}: {value}: {rule}", where=split.where)
-
-
-def check_form(split: Split) -> None:
-    """Refuse types, shapes and lengths that cannot be trained on; no pixel is looked at.
+def sides(manifest: Manifest, everything: Split, settings: DataSettings) -> NDArray[np.str_]:
+    """Return (N,): train, test or val, by the role split, by the fold that `test-fold` names, or a fifth tests.
 
     Raises:
-        DataError: one of these, said in one sentence.
+        DataError: a patient on two sides, a site without samples on one, or a text that says no side.
     """
-    images, labels = split.images, split.labels
-    images_key, labels_key = keys_of(split)
-    if images.dtype not in (np.uint8, np.float32):
-        rule = "must be uint8 images, or float32 images or vectors"
-        raise error_of(split, images_key, f"dtype {images.dtype}", rule)
-    axes = (3, 4) if images.dtype == np.uint8 else (2, 3, 4)
-    if images.ndim not in axes or 0 in images.shape[1:]:
-        rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
-        raise error_of(split, images_key, f"shape {images.shape}", rule)
-    if labels.ndim != 1:
-        raise error_of(split, labels_key, f"shape {labels.shape}", "must be (N,)")
-    check_lengths(split)
-    check_subjects(split)
-
-
-def check_lengths(split: Split) -> None:
-    """Raise DataError for images and labels of different lengths, or for none."""
-    images, labels = len(split.images), len(split.labels)
-    images_key, labels_key = keys_of(split)
-    if images != labels:
-        rule = f"{images_key} and {labels_key} must be equally long"
-        raise error_of(split, images_key, f"{images} images and {labels} labels", rule)
-    if images == 0:
-        raise error_of(split, images_key, "no image", "must hold at least one")
-
-
-def check_subjects(split: Split) -> None:
-    """Raise DataError for subjects that are no whole numbers, or not one per sample."""
-    subjects = split.subjects
-    if subjects is None:
-        return
-    if subjects.dtype.kind not in "iu" or subjects.shape != split.labels.shape:
-        found = f"dtype {subjects.dtype}, shape {subjects.shape}"
-        rule = "must be whole numbers (N,), one a sample"
-        raise error_of(split, f"{split.key}_subjects", found, rule)
-
-
-def numbered(splits: Mapping[str, Split]) -> dict[str, Split]:
-    """The splits of one file, by key, with their subjects numbered from 0; no two splits share a number.
-
-    Where the test split names its subjects, they are tested as one, and so are those of the other splits. Where it
-    does not, samples are tested one by one, and the subjects of the others are their `patients`.
-
-    Raises:
-        DataError: a subject that is in two splits, or one with samples of several classes that is tested as one.
-    """
-    changed = dict(splits)
-    names_before: dict[str, NDArray[np.generic]] = {}
-    start = 0
-    for key in ("test", "train", "val"):  # test first: its numbers go into the data's hash
-        split = splits.get(key)
-        if split is None or split.groups is None:
-            continue
-        check_subjects(split)
-        names, first_sample_S, subject_N = np.unique(
-            split.groups, return_index=True, return_inverse=True
-        )
-        for other, other_names in names_before.items():
-            shared = np.intersect1d(names, other_names)
-            if shared.size:
-                rule = f"is in {other}_subjects too: a subject must be in one split alone"
-                raise error_of(split, f"{key}_subjects", str(shared[0]), rule)
-        names_before[key] = names
-        numbers_N = subject_N.astype(np.int64) + start
-        start += len(names)
-        if "test" not in names_before:
-            changed[key] = replace(split, groups=None, patients=numbers_N)
-            continue
-        label_S = split.labels[first_sample_S]
-        torn = np.flatnonzero(split.labels != label_S[subject_N])
+    side_N = stated_sides(manifest, settings)
+    if side_N is None:
+        is_test_N = drawn(manifest, everything, settings)
+        side_N = np.where(is_test_N, "test", "train")
+    subjects_N = everything.subjects
+    if subjects_N is not None:
+        _, first_row_P = np.unique(subjects_N, return_index=True)
+        expected_N = side_N[first_row_P][subjects_N.astype(np.int64)]
+        torn = np.flatnonzero(side_N != expected_N)
         if torn.size:
-            subject = names[subject_N[torn[0]]]
-            rule = "has samples of several classes, and a subject is tested as one"
-            raise error_of(split, f"{key}_subjects", str(subject), rule)
-        changed[key] = replace(split, groups=numbers_N)
-    return changed
+            row = int(torn[0])
+            rule = f"is in {expected_N[row]} and {side_N[row]}: a patient must be on one side alone"
+            raise manifest.error(manifest.patients, manifest.of(manifest.patients)[row], rule)
+    site_N = np.array(manifest.of("site") or [""] * len(side_N))
+    for site in np.unique(site_N).tolist():
+        there = side_N[site_N == site]
+        missing = sorted({"train", "test"}.difference(there.tolist()))
+        if missing and site:
+            rule = f"has {len(there)} samples and none to {missing[0]}"
+            raise manifest.error("site", site, rule)
+        if missing:
+            present = ", ".join(np.unique(there).tolist())
+            rule = f"there are samples for {present}, and none for {missing[0]}"
+            raise DataError(rule, where=manifest.where, remedy=all_together(settings))
+    return side_N
 
 
-def stratified(
-    labels_N: NDArray[np.int64], where: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Indices for training (80 %) and testing in random order, by class, with the seed 0 that FedBN's code has.
+def stated_sides(manifest: Manifest, settings: DataSettings) -> NDArray[np.str_] | None:
+    """Return (N,): train, test or val by the roles split and fold; None where neither is there. Raises DataError."""
+    split, fold = manifest.of("split"), manifest.of("fold")
+    if split and fold:
+        remedy = (
+            SetOption("columns", "fold="),
+            " or ",
+            SetOption("columns", "split="),
+            " leaves one out",
+        )
+        names = f"{manifest.names['split']} and {manifest.names['fold']}"
+        raise DataError(f"{names} both say who tests", where=manifest.where, remedy=remedy)
+    for text in split:
+        if text.lower() not in SPLITS:
+            rule = f"must be one of {', '.join(SPLITS)}"
+            error = manifest.error("split", text, rule)
+            error.remedy = all_together(settings)
+            raise error
+    if split:
+        return np.array([SPLITS[text.lower()] for text in split])
+    if not fold:
+        return None
+    is_test_N = np.array(fold) == str(settings.test_fold)
+    if not is_test_N.any():
+        there = ", ".join(sorted(set(fold)))
+        error = manifest.error("fold", there, f"none is test-fold = {settings.test_fold}")
+        if is_whole(fold[0]):
+            error.remedy = (SetOption("test-fold", fold[0]),)
+        raise error
+    return np.where(is_test_N, "test", "train")
+
+
+def drawn(manifest: Manifest, everything: Split, settings: DataSettings) -> NDArray[np.bool_]:
+    """Return (N,): whether each sample tests, where nothing says so. Raises DataError."""
+    if not is_plain(manifest, settings):
+        labels_N = everything.labels.astype(np.int64)
+        subjects_N = everything.subjects
+        patients_N = None if subjects_N is None else subjects_N.astype(np.int64)
+        return fifth(labels_N, settings, manifest.where, everything.sites, patients_N)
+    # By the labels' names, so that the split does not depend on the order of `classes`.
+    labels_N = numbered(manifest.of("label"))
+    subjects_N = everything.subjects
+    if subjects_N is None:
+        _, tested = stratified(labels_N, manifest.where)
+        return np.isin(np.arange(len(labels_N)), tested)
+    _, first_row_S = np.unique(subjects_N, return_index=True)
+    label_S = labels_N[first_row_S]
+    torn = np.flatnonzero(labels_N != label_S[subjects_N.astype(np.int64)])
+    if torn.size:
+        rule = "has rows of several classes, and a subject is tested as one"
+        raise manifest.error("subject", manifest.of("subject")[torn[0]], rule)
+    if len(label_S) < 2:
+        rule = f"{manifest.names['subject']}: names one subject; some must train and others test"
+        raise DataError(rule, where=manifest.where)
+    return np.isin(subjects_N, folds(label_S, "csv")[0])
+
+
+def folds(labels: Integers, name: str) -> list[Integers]:
+    """Return the subjects in five parts with nearly equal shares of each label; part of the data, so no run's seed."""
+    draws = generator(0, f"abide {name}: folds")
+    order = np.concatenate(
+        [draws.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+    )
+    # Every fifth of an order that goes label by label has its share of each label.
+    return [np.sort(order[fold::FOLDS]) for fold in range(FOLDS)]
+
+
+def stratified(labels_N: Integers, where: str) -> tuple[Integers, Integers]:
+    """Return indices for training (80 %) and testing in random order, by class, with the seed 0 that FedBN's code has.
 
     Raises:
         DataError: a class with a single sample, a fifth smaller than the number of classes, or scikit-learn is not
@@ -259,31 +340,27 @@ def stratified(
     """
     _, samples_C = np.unique(labels_N, return_counts=True)
     samples, classes = len(labels_N), len(samples_C)
+    rule = ""
     if samples_C.min() < 2:
-        number = np.count_nonzero(samples_C < 2)
-        rule = f"{number} of {classes} classes have a single sample: must be 2 or more, to train and to test"
-        raise DataError(f"cannot be split 80 to 20 by class: {rule}", where=where)
-    if math.ceil(samples / 5) < classes:
+        rule = f"{np.count_nonzero(samples_C < 2)} of {classes} classes have a single sample: must be 2 or more"
+    elif math.ceil(samples / FOLDS) < classes:
         rule = f"{samples} samples of {classes} classes: a fifth must have one sample of each class"
+    if rule:
         raise DataError(f"cannot be split 80 to 20 by class: {rule}", where=where)
     selection = needed("sklearn.model_selection", "simulation", where, verb="splits")
-    split = selection.StratifiedShuffleSplit(
-        n_splits=1,
-        test_size=0.2,
-        random_state=0,
-    )
+    split = selection.StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
     train, test = next(split.split(np.zeros(samples), labels_N))
     return train.astype(np.int64), test.astype(np.int64)
 
 
 def fifth(
-    labels_N: NDArray[np.int64],
+    labels_N: Integers,
     settings: DataSettings,
     where: str,
-    sites_N: NDArray[np.int64] | None = None,
-    patients_N: NDArray[np.int64] | None = None,
+    sites_N: Integers | None = None,
+    patients_N: Integers | None = None,
 ) -> NDArray[np.bool_]:
-    """(N,): True for a fifth of each site's patients (samples, without), which `test-fold` says, drawn by `split-seed`.
+    """Return (N,): True for a fifth of each site's patients (samples, without), which `test-fold` says.
 
     Patients are split class by class, each by the class of most of its samples and the site of its first; the only
     patient of a class at a site trains. Of fewer than five, one of so many parts is for testing.
@@ -295,17 +372,12 @@ def fifth(
         rule = f"must be 0..{FOLDS - 1}, as nothing says who tests"
         raise DataError(f"test-fold = {settings.test_fold}: {rule}", where=where)
     # Units (U) are what is drawn: patients, or samples where nothing names the patients.
-    if patients_N is None:
-        unit_N = np.arange(len(labels_N))
-        label_U = labels_N
-    else:
-        patients, unit_N = np.unique(patients_N, return_inverse=True)
-        counts_UC = np.zeros((len(patients), int(labels_N.max()) + 1), np.int64)
-        np.add.at(counts_UC, (unit_N, labels_N), 1)
-        label_U = counts_UC.argmax(axis=1)
-    _, first_sample_U = np.unique(unit_N, return_index=True)
-    all_at_one_site = np.zeros_like(labels_N)
-    site_N = all_at_one_site if sites_N is None else sites_N
+    units_N = np.arange(len(labels_N)) if patients_N is None else patients_N
+    _, first_sample_U, unit_N = np.unique(units_N, return_index=True, return_inverse=True)
+    counts_UC = np.zeros((len(first_sample_U), int(labels_N.max()) + 1), np.int64)
+    np.add.at(counts_UC, (unit_N, labels_N), 1)
+    label_U = counts_UC.argmax(axis=1)
+    site_N = np.zeros_like(labels_N) if sites_N is None else sites_N
     site_U = site_N[first_sample_U]
 
     draws = generator(settings.split_seed, "who tests")
@@ -324,67 +396,4 @@ def fifth(
         # Every fifth of an order that goes class by class has its share of each class.
         parts = min(FOLDS, len(order))
         tested.append(order[settings.test_fold % parts :: parts])
-    chosen: NDArray[np.bool_] = np.isin(unit_N, np.concatenate(tested))
-    return chosen
-
-
-def bring_to(images: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
-    """Images (N, H, W) or (N, H, W, C) as (N, *shape), channels first, or vectors (N, F) as they are; dtype is kept.
-
-    Grey becomes RGB by repetition, RGB becomes grey by luma (ITU-R 601, as PIL does it), sizes change bilinearly with
-    antialiasing.
-
-    Raises:
-        ValueError: vectors of another length, or a number of channels that cannot become the one asked for.
-    """
-    if images.ndim == 2 or len(shape) == 1:
-        found = images.shape[1:]
-        if found != shape:
-            raise ValueError(f"each example has shape {found} where input-shape asks for {shape}")
-        return images
-    channels, height, width = shape
-    if images.ndim == 3:
-        images = images[..., None]
-    present = images.shape[-1]
-    if present != channels and (present, channels) not in ((1, 3), (3, 1)):
-        raise ValueError(
-            f"images have shape {images.shape[1:]}, read as (height, width, channels), and {present} channels cannot "
-            f"become {channels}"
-        )
-    result = np.empty((len(images), channels, height, width), images.dtype)
-    for start in range(0, len(images), CHUNK):
-        chunk = images[start : start + CHUNK]
-        if (present, channels) == (3, 1):
-            chunk = _luma(chunk)
-        channels_first = np.ascontiguousarray(np.moveaxis(chunk, -1, 1))
-        resized = _resize(channels_first, height, width)
-        result[start : start + CHUNK] = resized  # one channel broadcasts to three
-    return result
-
-
-def _luma(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """(N, H, W, 3) as grey images (N, H, W, 1)."""
-    if images.dtype != np.uint8:
-        shares_3 = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL
-        grey_NHW = images.astype(np.float64) @ shares_3
-        return np.asarray(grey_NHW[..., None], images.dtype)
-    # PIL's own integers: the same shares times 2^16, and half of that to round.
-    scaled_shares_3 = np.array([19595, 38470, 7471], np.uint32)
-    scaled_NHW = images.astype(np.uint32) @ scaled_shares_3
-    rounded_NHW = (scaled_NHW + 0x8000) >> 16
-    grey_bytes_NHW = np.asarray(rounded_NHW, np.uint8)
-    return grey_bytes_NHW[..., None]
-
-
-def _resize(images: NDArray[np.generic], height: int, width: int) -> NDArray[np.generic]:
-    """(N, C, H, W) as (N, C, height, width)."""
-    if images.shape[2:] == (height, width):
-        return images
-    pixels = torch.from_numpy(images.astype(np.float32))
-    resized = interpolate(
-        pixels, (height, width), mode="bilinear", align_corners=False, antialias=True
-    )
-    if images.dtype == np.uint8:
-        rounded = np.rint(resized.numpy())
-        return np.asarray(np.clip(rounded, 0, 255), np.uint8)
-    return np.asarray(resized.numpy(), images.dtype)
+    return np.isin(unit_N, np.concatenate(tested))

@@ -1,80 +1,32 @@
-"""A user's own data: KIND:PATH, with one module of readers per kind."""
+"""A user's own data: KIND:PATH, with one reader per kind."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from data.errors import DataError, Remedy, SetOption, either
 from data.readers import folder, huggingface, medmnist, npz, tables
 from data.readers.catalog import domain_names, is_own, labels_file, members, own_path
+from data.readers.image_files import ImageFiles, shape_of
+from data.readers.input_columns import filled
 from data.readers.rows import classes_of
-from data.readers.splits import Guess, Raw
+from data.readers.splits import Guess, Manifest, Raw, divided
 from data.settings import DataSettings
 from data.text import is_whole, name_list, names_in
 
-Classes = tuple[str, ...]
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """The reader of one type of user data."""
-
-    read: Callable[[Path, Classes, Shape, DataSettings], Raw]
-    guess_settings: Callable[[Path, DataSettings], Guess]
-    """What would fit; the first image of many is enough."""
-    files: Callable[[Path, DataSettings], list[Path]]
-    """All that the cached copy depends on."""
-
-
-def one_file(path: Path, settings: DataSettings) -> list[Path]:
-    """The file itself. Raises DataError where it is none."""
-    if not path.is_file():
-        raise DataError("there is no such file", where=str(path))
-    return [path]
-
-
-def all_files(path: Path, settings: DataSettings) -> list[Path]:
-    """Every file in a folder. Raises DataError where it is none."""
-    if not path.is_dir():
-        raise DataError("there is no such folder", where=str(path))
-    return sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def files_of_folder(path: Path, settings: DataSettings) -> list[Path]:
-    """Every file in a folder, and the table of its labels. Raises DataError where one is not there."""
-    table = labels_file(settings.labels, settings.data_root)
-    return all_files(path, settings) + ([] if table is None else one_file(table, settings))
-
-
-KINDS = {
-    "npz": Kind(
-        lambda path, classes, shape, settings: npz.read_npz(path, settings),
-        npz.guess_settings,
-        one_file,
-    ),
-    "folder": Kind(folder.read_folder, folder.guess_settings, files_of_folder),
-    "medmnist": Kind(
-        lambda path, classes, shape, settings: medmnist.read(path, settings),
-        medmnist.guess_settings,
-        medmnist.files,
-    ),
-    "hf": Kind(huggingface.read, huggingface.guess_settings, huggingface.files),
-    "csv": Kind(tables.read_csv, tables.guess_settings, tables.files_of_table),
+SCANS: dict[str, Callable[[Path, DataSettings], Manifest]] = {
+    "csv": tables.scan,
+    "folder": folder.scan,
+    "hf": huggingface.scan,
 }
-
-
+"""By kind, what finds all samples; the other kinds are arrays of splits."""
+KINDS = ("npz", "medmnist", *SCANS)
 NUMBERED = ("npz:", "medmnist:", "hf:")
 """Kinds whose labels are numbers, of classes that each file names in an order of its own."""
 
 
-def kind_of(name: str) -> Kind:
-    """The kind of KIND:PATH."""
-    return KINDS[name.split(":", 1)[0]]
-
-
 def kind_of_path(path: Path) -> str:
-    """The kind of data that a file or folder is, by its name."""
+    """Return the kind of data that a file or folder is, by its name."""
     if any((path / name).is_file() for name in huggingface.SAVED):
         return "hf"
     if path.is_dir():
@@ -82,19 +34,72 @@ def kind_of_path(path: Path) -> str:
     return "csv" if path.suffix.lower() == ".csv" else "npz"
 
 
+def kind_and_path(name: str, settings: DataSettings) -> tuple[str, Path]:
+    """Return KIND and PATH of KIND:PATH; a relative path is below data-root, if that is set."""
+    return name.split(":", 1)[0], own_path(name, settings.data_root)
+
+
 def path_of(name: str, settings: DataSettings) -> Path:
-    """The file or folder of KIND:PATH; a relative path is below data-root, if that is set."""
-    return own_path(name, settings.data_root)
+    """Return the file or folder of KIND:PATH."""
+    return kind_and_path(name, settings)[1]
 
 
-def read_own(name: str, classes: Classes, shape: Shape, settings: DataSettings) -> Raw:
-    """The data of KIND:PATH. Raises DataError, one sentence, for what cannot be trained on."""
-    return kind_of(name).read(path_of(name, settings), classes, shape, settings)
+def read_own(
+    name: str, classes: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+) -> Raw:
+    """Return the data of KIND:PATH. Raises DataError, one sentence, for what cannot be trained on."""
+    kind, path = kind_and_path(name, settings)
+    if kind == "npz":
+        return npz.read_npz(path, settings)
+    if kind == "medmnist":
+        return medmnist.read(path, settings)
+    return filled(divided(SCANS[kind](path, settings), classes, shape, settings), settings)
 
 
 def files_of_own(name: str, settings: DataSettings) -> list[Path]:
-    """The files that KIND:PATH depends on. Raises DataError where they are not there."""
-    return kind_of(name).files(path_of(name, settings), settings)
+    """Return the files that KIND:PATH depends on. Raises DataError where they are not there."""
+    kind, path = kind_and_path(name, settings)
+    if kind == "medmnist":
+        return medmnist.files(path, settings)
+    if kind == "hf":
+        return huggingface.files(path, settings)
+    if kind != "folder":
+        inputs = tables.scan(path, settings).inputs if kind == "csv" else None
+        images = inputs.paths if isinstance(inputs, ImageFiles) else []
+        return [existing(path), *images]
+    if not path.is_dir():
+        raise DataError("there is no such folder", where=str(path))
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    table = labels_file(settings.labels, settings.data_root)
+    return files if table is None else [*files, existing(table)]
+
+
+def existing(path: Path) -> Path:
+    """Return the file. Raises DataError where it is not there."""
+    if not path.is_file():
+        raise DataError("there is no such file", where=str(path))
+    return path
+
+
+def sites_of(name: str, settings: DataSettings) -> tuple[str, ...]:
+    """Return the sites that a table or DICOM files name; none where they name none or are not there.
+
+    Raises DataError.
+    """
+    kind, path = kind_and_path(name, settings)
+    if kind not in SCANS or (kind != "hf" and not path.exists()):
+        return ()
+    return SCANS[kind](path, settings).sites
+
+
+def input_columns(name: str, settings: DataSettings) -> tuple[str, ...]:
+    """Return the names of the vectors' columns in file order; empty for images and without names. Raises DataError."""
+    kind, path = kind_and_path(name, settings)
+    readers = {"csv": tables.input_columns, "npz": npz.input_columns}
+    return readers[kind](path, settings) if kind in readers else ()
+
+
+# ---- proposed settings -----------------------------------------------------------------------------------------------
 
 
 def guess_settings(dataset: str, settings: DataSettings) -> Guess:
@@ -117,7 +122,21 @@ def guess_settings(dataset: str, settings: DataSettings) -> Guess:
 
 def _guess(name: str, settings: DataSettings) -> Guess:
     """Propose the settings of one KIND:PATH. Raises DataError."""
-    return kind_of(name).guess_settings(path_of(name, settings), settings)
+    kind, path = kind_and_path(name, settings)
+    if kind == "npz":
+        return npz.guess_settings(path, settings)
+    if kind == "medmnist":
+        return medmnist.guess_settings(path, settings)
+    manifest = SCANS[kind](path, settings)
+    inputs = manifest.inputs
+    notes: list[Remedy] = [*manifest.notes, *manifest.meaning]
+    if isinstance(inputs, ImageFiles):
+        shape, notes_of_images = shape_of(replace(inputs, settings=settings), manifest.groups)
+        notes += notes_of_images
+    else:
+        shape = str(len(manifest.input_columns))
+        notes += tables.questions(path, manifest, settings)
+    return Guess({"classes": name_list(manifest.classes), "input-shape": shape}, tuple(notes))
 
 
 def _guess_of_all(dataset: str, guesses: dict[str, Guess], settings: DataSettings) -> Guess:
@@ -136,16 +155,13 @@ def _guess_of_all(dataset: str, guesses: dict[str, Guess], settings: DataSetting
             options = [SetOption(key, value) for value in different]
             raise DataError(rule, where=dataset, remedy=either(options))
 
-    notes: list[Remedy] = []
-    names = domain_names(tuple(guesses))
+    notes: dict[Remedy, None] = {}
     every_note = [note for guess in guesses.values() for note in guess.notes]
-    for name, guess in zip(names, guesses.values(), strict=True):
+    for name, guess in zip(domain_names(tuple(guesses)), guesses.values(), strict=True):
         for note in guess.notes:
-            if every_note.count(note) == len(guesses):  # said once of all
-                notes += [] if note in notes else [note]
-            else:
-                parts = (note,) if isinstance(note, str) else note
-                notes.append((f"{name}: ", *parts))
+            parts = (note,) if isinstance(note, str) else note
+            of_all = every_note.count(note) == len(guesses)  # said once of all
+            notes[note if of_all else (f"{name}: ", *parts)] = None
     return Guess(chosen, tuple(notes))
 
 
@@ -161,32 +177,6 @@ def _all_classes(dataset: str, guesses: dict[str, Guess]) -> str:
         raise DataError(rule, where=dataset, remedy="and every file must number them in that order")
     union = {name for text in by_member.values() for name in names_in(text)}
     return name_list(classes_of(list(union)))
-
-
-def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
-    """The sites that one's own table or DICOM files name; none where they name none or are not there.
-
-    Raises DataError.
-    """
-    path = path_of(dataset, settings)
-    if dataset.startswith("hf:"):
-        _, rows = huggingface.rows_of(path, settings)
-        return rows.sites
-    if dataset.startswith("csv:"):
-        return tables.sites_of(path, settings)
-    if dataset.startswith("folder:"):
-        return folder.sites_of(path, settings)
-    return ()
-
-
-def input_columns(dataset: str, settings: DataSettings) -> tuple[str, ...]:
-    """Return the names of the vectors' columns in file order; empty for images and without names. Raises DataError."""
-    path = path_of(dataset, settings)
-    if dataset.startswith("csv:"):
-        return tables.input_columns(path, settings)
-    if dataset.startswith("npz:"):
-        return npz.input_columns(path, settings)
-    return ()
 
 
 def seen(dataset: str, settings: DataSettings) -> dict[str, str]:

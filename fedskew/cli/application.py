@@ -4,6 +4,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -154,28 +155,15 @@ def loaded(name: str) -> click.Command:
     return typer.main.get_command(command)
 
 
-def prepare(words: Sequence[str]) -> int:
-    """Import what a command line calls, and return 0, or the exit status where a package of an extra is missing."""
+def prepare(words: Sequence[str]) -> None:
+    """Import what a command line calls. Of a missing package `run_command_line` says which."""
     if words and words[0] in COMMANDS:
-        try:
+        with suppress(ModuleNotFoundError):
             loaded(words[0])
-        except ModuleNotFoundError as error:
-            return complain_of_package(error, words)
-    return 0
 
 
 EXTRA_OF = {"federation": "coordinator"}
 """The commands with an extra of their own."""
-
-
-def complain_of_package(error: ModuleNotFoundError, words: Sequence[str]) -> int:
-    """Print which package of an extra is missing, and return the exit status. Raises any other module's error."""
-    from data.extras import explained
-
-    sentence = explained(error, EXTRA_OF.get(words[0], "") if words else "")
-    if not sentence:
-        raise error
-    return complain(sentence, BAD_INPUT)
 
 
 def run_command_line() -> int:
@@ -193,10 +181,16 @@ def run_command_line() -> int:
     except IsADirectoryError as error:
         return complain(f"{error.filename}: is a folder where a file belongs", BAD_INPUT)
     except ModuleNotFoundError as error:
-        return complain_of_package(error, sys.argv[1:])
+        from data.extras import explained
+
+        # Of a module that is in no extra it says nothing: that is a fault of FedSkew's.
+        sentence = explained(error, EXTRA_OF.get("".join(sys.argv[1:2]), ""))
+        if not sentence:
+            raise
+        return complain(sentence, BAD_INPUT)
     except (RuntimeError, OSError, ValueError, LookupError) as error:
         from data import InputError  # whoever raises one has imported them
-        from data.text import sentence
+        from data.text import sentence as sentence_of
 
         status = BAD_INPUT if isinstance(error, InputError) else FAILED
-        return complain(sentence(error), status)
+        return complain(sentence_of(error), status)

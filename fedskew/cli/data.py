@@ -31,9 +31,9 @@ from fedskew.cli.terminal import (
     TYPER_SUGGESTS,
     complain,
     console,
-    fits,
+    print_rows,
 )
-from fedskew.formatting import named, numbered, terminal_table
+from fedskew.formatting import terminal_table
 from fedskew.signals import at_once
 
 # What reads data imports torch, which takes seconds: the commands import it after their first checks.
@@ -85,20 +85,13 @@ def list_data(
         if lacking:
             what += f"; missing {', '.join(lacking)}"
         rows.append((alias, len(KNOWN[names[0]].class_names), "", not lacking, what))
-
     headings = ("dataset", "classes", "input-shape", "there", "what")
-    if as_json:
-        print(json.dumps([dict(zip(headings, row, strict=True)) for row in rows], indent=2))
-        return
-    table = terminal_table(*named(*headings[:-1]), "what")
-    for name, classes, shape, there, what in rows:
-        there_or_not = Text("yes", "green") if there else Text("no", "yellow")
-        table.add_row(name, str(classes), shape, there_or_not, what)
-    out.print(table)
-    out.print(
-        "Beside these: npz:PATH, folder:PATH, csv:PATH, medmnist:NAME or medmnist:PATH, hf:NAME or hf:PATH "
-        "(see `fedskew data check`) and domains:NAME,NAME,..."
-    )
+    print_rows([dict(zip(headings, row, strict=True)) for row in rows], as_json)
+    if not as_json:
+        out.print(
+            "Beside these: npz:PATH, folder:PATH, csv:PATH, medmnist:NAME or medmnist:PATH, hf:NAME or hf:PATH "
+            "(see `fedskew data check`) and domains:NAME,NAME,..."
+        )
 
 
 @application.command()
@@ -130,10 +123,7 @@ def show(
         return
     partition = f"partition {chosen.data.partition}, seed {chosen.general.seed}"
     title = f"{chosen.data.dataset}, {partition}: training samples"
-    table = matrix_table(federation, title)
-    if not fits(table, out):
-        table = matrix_table(federation, title, full_names=False)
-    out.print(table)
+    out.print(matrix_table(federation, title))
     tests = len(federation.global_test)
     samples = f"{federation.counts_KC.sum()} training and {tests} test samples"
     out.print(f"{samples}; hash of data and partition {federation.hash}")
@@ -178,24 +168,19 @@ def save(
     out.print(f"{file}: {len(parts)} clients, {samples} training and {tests} test")
 
 
-def matrix_table(federation: "Federation", title: str, full_names: bool = True) -> Table:
+def matrix_table(federation: "Federation", title: str) -> Table:
     """Return a row per client: its samples of each class.
 
-    Beyond SHOWN_CLASSES a row has the client's largest class in place of all. The headings are the classes' names, or
-    without `full_names` numbers with a legend below.
+    Beyond SHOWN_CLASSES a row has the client's largest class in place of all.
     """
     counts_KC = federation.counts_KC
     names = federation.dataset.class_names
     few = len(names) <= SHOWN_CLASSES
-    headings, legend = ["classes held", "largest class", "its share"], ""
-    if few:
-        headings, legend = (list(names), "") if full_names else numbered(names)
-
     table = terminal_table(title=title)
-    table.caption = f"Classes: {legend}" if legend else None
-    digits = len(str(counts_KC.sum()))  # a cut name can be read, a cut number cannot
+    digits = len(str(counts_KC.sum()))  # a folded name can be read, a cut number cannot
+    headings = names if few else ("classes held", "largest class", "its share")
     for heading in ("client", *headings, "all"):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=digits)
+        table.add_column(Text(heading), justify="right", min_width=digits, overflow="fold")
     for client, counts_C in zip(federation.client_names, counts_KC, strict=True):
         cells = list(map(str, counts_C))
         if not few:

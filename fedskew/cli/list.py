@@ -1,6 +1,5 @@
 """`fedskew list`: the available methods, settings, models or experiments."""
 
-import json
 from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Annotated, Any
@@ -8,9 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from fedskew.cli.options import AsJson, ExperimentsFile
-from fedskew.cli.terminal import console
+from fedskew.cli.terminal import print_rows
 from fedskew.experiments.experiments import known_entries
-from fedskew.formatting import named, terminal_table
 from server_app.methods import GROUP, METHODS, Method
 
 
@@ -39,16 +37,7 @@ def list_topic(
         case Topic.experiments:
             entries = known_entries(experiments)
             rows = [{"experiment": name, "what": entry.title} for name, entry in entries.items()]
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    name, *others = rows[0]
-    table = terminal_table(*named(name), *others)
-    for row in rows:
-        # A default is shown as --set takes it: true and not True.
-        cells = [json.dumps(row[key]) if key == "default" else row[key] for key in row]
-        table.add_row(*cells)
-    console().print(table)
+    print_rows(rows, as_json)
 
 
 def method_rows() -> list[dict[str, Any]]:

@@ -26,9 +26,7 @@ def main() -> None:
         words and words[0] in COMMANDS and words[0] != "federation"
     ):  # whose commands wait for others
         status_line.begin("loading PyTorch and planning ...")
-    missing = prepare(words)  # may load torch, which takes seconds
-    if missing:
-        sys.exit(missing)
+    prepare(words)  # may load torch, which takes seconds
     status = INTERRUPTED
     with contextlib.suppress(KeyboardInterrupt), one_interrupt(abandon) as arrived:
         status = run_command_line()

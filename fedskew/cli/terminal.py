@@ -1,15 +1,18 @@
 """The consoles that the command line prints to."""
 
+import json
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
+
+from fedskew.formatting import named, terminal_table
 
 BAD_INPUT, FAILED = 2, 1
 """Exit statuses."""
@@ -102,10 +105,18 @@ def to_stdout() -> Iterator[None]:
         raise DataError(f"stdout cannot be written: {error.strerror}") from error
 
 
-def fits(table: Table, console: Console) -> bool:
-    """Return whether no cell of the table has to be cut."""
-    unlimited = console.options.update(width=10**6)
-    return console.measure(table, options=unlimited).maximum <= console.width
+def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """Print rows of the same keys as JSON, or as a table whose first column is never cut."""
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    first, *others = rows[0]
+    table = terminal_table(*named(first), *others)
+    for row in rows:
+        # As --set takes a value: true and not True.
+        cells = [of if isinstance(of, str) else json.dumps(of) for of in row.values()]
+        table.add_row(*cells)
+    console().print(table)
 
 
 def complain(sentence: str, status: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import DataError, DataSettings
-from data.readers.rows import check_length, header_of, opened, writing_of
+from data.readers.rows import read_table
 from data.text import finite_number
 from fedskew.formatting import site_names
 
@@ -181,10 +181,11 @@ def read_moments(path: Path, sites: Sequence[str]) -> Moments:
         DataError: the file is no such table, or not of these sites.
     """
     columns, numbers = read_numbers(path)
-    features = [name[4:].strip() for name in columns if f"{name} ".startswith("mean ")]
+    words = [name.partition(" ") for name in columns]
+    features = tuple(dict.fromkeys(feature.strip() for _, _, feature in words))
     means = [f"mean {feature}".strip() for feature in features]
     deviations = [f"std {feature}".strip() for feature in features]
-    if not features or {*columns} != {*means, *deviations}:
+    if {*columns} != {*means, *deviations}:
         rule = "must be `mean` and `std`, or pairs `mean NAME`, `std NAME`"
         raise DataError(f"columns {', '.join(columns)}: {rule}", where=str(path))
     for site in sorted(numbers.keys() ^ set(sites)):
@@ -192,43 +193,41 @@ def read_moments(path: Path, sites: Sequence[str]) -> Moments:
         raise DataError(f"{found} site {site!r}; they are those of the counts", where=str(path))
 
     numbers_KF = np.array([numbers[site] for site in sites])
-    deviations_KF = numbers_KF[:, [columns.index(name) for name in deviations]]
+    means_KF, deviations_KF = (
+        numbers_KF[:, [columns.index(name) for name in names]] for names in (means, deviations)
+    )
     if (deviations_KF <= 0).any():
         raise DataError("a standard deviation must be greater than 0", where=str(path))
-    means_KF = numbers_KF[:, [columns.index(name) for name in means]]
-    return Moments(tuple(features), means_KF, deviations_KF)
+    return Moments(features, means_KF, deviations_KF)
 
 
 def read_numbers(path: Path) -> tuple[list[str], dict[str, list[float]]]:
     """Return the names of a table's columns, but of the first one, and each site's numbers. Raises DataError."""
     numbers: dict[str, list[float]] = {}
     marks: set[str] = set()
-    with opened(path, DataSettings(), CORNER) as rows:
-        comma_is_decimal = writing_of(path, CORNER).separator != ","
-        header = header_of(path, rows)
-        corner, *columns = header
-        has_words = any(letter.isalpha() for letter in "".join(columns))
-        if not columns or not (has_words or corner.lower() in CORNER):
-            rule = "must be `site` and the columns' names, separated by commas, semicolons or tabs"
-            raise DataError(f"the header {','.join(header)[:80]!r} {rule}", where=str(path))
-        for line, row in rows:
-            check_length(path, line, row, header)
-            site, *cells = [cell.strip() for cell in row]
-            if not any(row):
-                continue
-            if not site or not site.isprintable() or site in numbers:
-                rule = "every site must have a printable name of its own"
-                raise DataError(f"row {line}: site {site!r}: {rule}", where=str(path))
-            numbers[site] = []
-            for name, cell in zip(columns, cells, strict=True):
-                if comma_is_decimal:
-                    marks |= {*cell} & {",", "."}
-                    cell = cell.replace(",", ".", 1)
-                try:
-                    numbers[site].append(finite_number(cell))
-                except ValueError:
-                    rule = f"column {name!r}: {cell!r} is no finite number"
-                    raise DataError(f"row {site!r}, {rule}", where=str(path)) from None
+    table = read_table(path, DataSettings(), CORNER)
+    corner, *columns = table.header
+    has_words = any(letter.isalpha() for letter in "".join(columns))
+    if not columns or not (has_words or corner.lower() in CORNER):
+        rule = "must be `site` and the columns' names, separated by commas, semicolons or tabs"
+        raise DataError(f"the header {','.join(table.header)[:80]!r} {rule}", where=str(path))
+    for line, row in zip(table.lines, zip(*table.columns.values(), strict=True), strict=True):
+        site, *cells = row
+        if not any(row):
+            continue
+        if not site or not site.isprintable() or site in numbers:
+            rule = "every site must have a printable name of its own"
+            raise DataError(f"row {line}: site {site!r}: {rule}", where=str(path))
+        numbers[site] = []
+        for name, cell in zip(columns, cells, strict=True):
+            if table.comma_is_decimal:
+                marks |= {*cell} & {",", "."}
+                cell = cell.replace(",", ".", 1)
+            try:
+                numbers[site].append(finite_number(cell))
+            except ValueError:
+                rule = f"column {name!r}: {cell!r} is no finite number"
+                raise DataError(f"row {site!r}, {rule}", where=str(path)) from None
     if not numbers:
         raise DataError("has no row of a site below its header", where=str(path))
     if len(marks) > 1:  # one of them may mark thousands

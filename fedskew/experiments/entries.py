@@ -33,8 +33,6 @@ CURES = {
     "cannot start any token": ": indent by spaces, not by tabs, and put text that begins with @, ` or % in quotes",
 }
 """What probably helps, by what PyYAML says is wrong."""
-LARGEST_FILE = 2**22
-"""Bytes; the shipped file has 70,000."""
 
 
 @contextmanager
@@ -76,10 +74,8 @@ def refuse_repeated_keys(node: yaml.MappingNode) -> None:
 
 
 def text_of(path: Path) -> str:
-    """Return a file's text. Raises SettingError for one that cannot be read, or is too large."""
+    """Return a file's text. Raises SettingError for one that cannot be read."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise SettingError("experiments", str(path), f"must have at most {LARGEST_FILE} bytes")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingError("experiments", str(path), f"cannot be read: {error.strerror}") from error

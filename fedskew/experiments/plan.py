@@ -13,9 +13,9 @@ from client_app.variants import VARIANTS
 from data import SettingError, require
 from fedskew.experiments.entries import defaults
 from fedskew.experiments.experiments import Experiment, Row, Tune
-from server_app.best_round import is_better
 from server_app.composition import compose, model_of
 from server_app.methods import METHODS
+from server_app.round_selection import is_better
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
 from strategies.core.server import AVERAGE

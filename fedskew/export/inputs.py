@@ -12,28 +12,22 @@ from torch import Tensor
 
 from data import DataError, DataSettings, Samples
 from data.errors import Remedy
-from data.readers import medians
-from data.readers.array_conversion import check_convertible, converted
+from data.readers.array_conversion import check_form, checked, converted
 from data.readers.dicom_headers import PATIENT, Header, headers_of, notes_of_others
 from data.readers.folder import below, class_folders, class_number, read_split, visible
 from data.readers.image_files import ImageFiles
-from data.readers.input_columns import ORDER_COUNTS, order_of
-from data.readers.metadata import left_out as rows_left_out
-from data.readers.npz import Arrays, read_arrays
-from data.readers.rows import (
-    DROP_ROWS,
-    LABEL,
-    LIKE_LABELS,
-    check_length,
-    cure_of,
-    header_of,
-    is_missing,
-    named,
-    opened,
-    writing_of,
+from data.readers.input_columns import (
+    ORDER_COUNTS,
+    column_labels,
+    fill,
+    notes_of_gaps,
+    order_of,
 )
-from data.readers.splits import Split, checked
-from data.readers.tables import Numbers, checked_path
+from data.readers.npz import Arrays, read_arrays
+from data.readers.rows import DROP_ROWS, LABEL, LIKE_LABELS, Table, cure_of, is_missing, read_table
+from data.readers.rows import left_out as rows_left_out
+from data.readers.splits import Split
+from data.readers.tables import checked_paths, read_numbers
 from data.readers.user_data import input_columns, kind_of_path, read_own
 from data.text import name_list, printable
 from fedskew.export.model_folder import Description
@@ -180,7 +174,7 @@ def npz(path: Path, about: Description, settings: DataSettings, prefix: str = ""
         (images_key,),
         ((labels_key,),),
         settings,
-        check=lambda heads: check_convertible(split_of(heads)),
+        check=lambda heads: check_form(split_of(heads)),
     )
     is_labeled = labels_key in arrays
     reading = settings if is_labeled else replace(settings, first_label=0)
@@ -212,9 +206,9 @@ def filled(vectors_NF: Vectors, path: Path, about: Description, notes: list[str]
         rule = "values are missing, and the model keeps no medians of its training rows to fill them with"
         remedy = (DROP_ROWS, " leaves out such rows of a table")
         raise DataError(rule, where=str(path), remedy=remedy)
-    names = medians.column_labels(about.input_columns, vectors_NF.shape[1])
-    notes += medians.notes_of_gaps(np.isnan(vectors_NF).sum(0), names)
-    return medians.fill(vectors_NF, np.array(about.medians))
+    names = column_labels(about.input_columns, vectors_NF.shape[1])
+    notes += notes_of_gaps(np.isnan(vectors_NF).sum(0), names)
+    return fill(vectors_NF, np.array(about.medians))
 
 
 def image_files(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -275,75 +269,51 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
             "the model has no names of its columns: must be an npz file with images (N, features)"
         )
         raise DataError(rule, where=str(path))
-    known = {*LIKE_LABELS, *map(str.lower, inputs)}
-    table = {}
-    with opened(path, settings, known) as rows:
-        header = header_of(path, rows)
-        for line, row in rows:
-            check_length(path, line, row, header)
-            table[line] = row
-    if not table:
+    table = read_table(path, settings, {*LIKE_LABELS, *map(str.lower, inputs)})
+    rows = list(range(len(table.lines)))
+    if not rows:
         raise DataError("holds no row to predict", where=str(path))
 
     label = settings.column_names.get(LABEL, LABEL)
     if settings.columns != about.columns and LABEL in settings.column_names:
-        require_column(path, header, label, LABEL, settings)
+        require_column(path, table.header, label, LABEL, settings)
     notes: list[str] = []
     left_out: list[str] = []
     images: Vectors | ImageFiles
     if inputs:
-        images, left_out = vectors_of(path, header, table, about, settings, notes)
-        names = [f"row {line}" for line in table]
+        images, rows, left_out = vectors_of(table, about, settings, notes)
+        names = [f"row {table.lines[row]}" for row in rows]
     else:
         column = settings.column_names.get("path", "path")
-        require_column(path, header, column, "path", settings)
-        place = header.index(column)
-        root = path.parent.resolve()
-        names = [
-            checked_path(path, line, root, row[place].strip(), settings)
-            for line, row in table.items()
-        ]
+        require_column(path, table.header, column, "path", settings)
+        names = checked_paths(table, table.columns[column], rows, settings)
         images = ImageFiles.of(path.parent, names, about.shape, settings)
 
-    others = [name for name in header if name not in inputs]
-    cells = [{name: row[header.index(name)] for name in others} for row in table.values()]
-    labels = [row.get(label, "").strip() for row in cells]
-    return Read(images, names, labels, [*table], cells, left_out, notes)
+    others = [name for name in table.header if name not in inputs]
+    cells = [{name: table.columns[name][row] for name in others} for row in rows]
+    labels = [row.get(label, "") for row in cells]
+    lines = [table.lines[row] for row in rows]
+    return Read(images, names, labels, lines, cells, left_out, notes)
 
 
 def vectors_of(
-    path: Path,
-    header: Sequence[str],
-    table: dict[int, list[str]],
-    about: Description,
-    settings: DataSettings,
-    notes: list[str],
-) -> tuple[Vectors, list[str]]:
-    """Return the numbers of a table's rows, and what is missing in each row that is left out, which `table` loses.
+    table: Table, about: Description, settings: DataSettings, notes: list[str]
+) -> tuple[Vectors, list[int], list[str]]:
+    """Return the numbers of a table's rows, the rows that are left, and what is missing in each other one.
 
     Raises:
         DataError: a column is missing, a cell is no number, or a missing value is refused.
     """
     inputs = about.input_columns
     # Of columns that are no inputs nothing is said.
-    order_of([name for name in header if name in inputs], inputs, str(path), "the model")
-    places = [header.index(name) for name in inputs]
-    known = {*LIKE_LABELS, *named(settings), *map(str.lower, inputs)}
-    commas = writing_of(path, known).separator != ","
-    numbers = Numbers(path, header, {}, settings, commas=commas, of_model=True)
-    values, left_out = [], []
-    for line, row in list(table.items()):
-        numbers_F, gap = numbers.read_row(line, row, places)
-        if gap and settings.missing == "drop":
-            left_out.append(gap)
-            del table[line]
-        else:
-            values.append(numbers_F)
-    if not table:
-        raise DataError(f"has a missing value in every row: {left_out[0]}", where=str(path))
-    if left_out:
-        notes.append(rows_left_out(left_out))
-    return filled(np.array(values, np.float32), path, about, notes), left_out
+    present = [name for name in table.header if name in inputs]
+    order_of(present, inputs, str(table.path), "the model")
+    every_row = range(len(table.lines))
+    numbers_NF, rows, left_out = read_numbers(table, inputs, every_row, settings)
+    if not rows:
+        raise DataError(f"has a missing value in every row: {left_out[0]}", where=str(table.path))
+    notes += rows_left_out(left_out)
+    return filled(numbers_NF, table.path, about, notes), rows, left_out
 
 
 def require_column(

@@ -22,7 +22,7 @@ from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings
 from data.text import whole_number
-from strategies.core.validation import differences, expected_of, not_finite
+from strategies.core.validation import ExpectedTensors, differences, expected_of, not_finite
 
 MODEL_FILE = "model.safetensors"
 Metadata = Mapping[str, str]
@@ -169,39 +169,26 @@ class ModelFolder:
         self.path = path
         file = path / MODEL_FILE
         is_new = files is not None
-        if files is None:
-            if not file.is_file():
-                rule = f"must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}"
-                raise DataError(rule, where=str(path))
-            of_sites = sorted(path.glob(site_file(Path(), "*").name))
-            files = {present: read(present) for present in (file, *of_sites)}
-        self.shared, metadata = files[file]
-        self.description = Description.of(metadata, file)
-        about = self.description
+        content = files_in(path) if files is None else files
+        self.shared, metadata = content[file]
+        about = self.description = Description.of(metadata, file)
         classes = len(about.class_names)
         self.model = build(about.architecture, about.shape, classes, 0, about.model_settings)
-        expected = expected_of(self.model.state_dict())
+        expected = dict(expected_of(self.model.state_dict()))
         self.private = frozenset(expected.keys() - self.shared.keys())
+        of_sites = {name: expected.pop(name) for name in self.private}
+        check_tensors(self.shared, expected, file)
         self.sites: dict[str, State] = {}
         self.samples: dict[str, int] = {}
-        for present, (tensors, of_site) in files.items():
-            is_site = present != file
-            specs = {
-                name: spec for name, spec in expected.items() if (name in self.private) == is_site
-            }
-            reason = differences(tensors, specs)
-            if reason:
-                raise DataError(f"does not fit its model: {reason}", where=str(present))
-            if name := not_finite(tensors):
-                raise DataError(f"{name} is not finite", where=str(present))
-            if not is_site:
+        for site_path, (tensors, of_site) in content.items():
+            if site_path == file:
                 continue
+            check_tensors(tensors, of_sites, site_path)
             if (of_site.get("run"), of_site.get("round")) != (about.run, about.round):
                 rule = f"is of another run or round than {MODEL_FILE}"
-                raise DataError(rule, where=str(present))
-            site = present.stem.removeprefix("site-")
-            self.sites[site] = tensors
-            self.samples[site] = int(of_site["samples"])
+                raise DataError(rule, where=str(site_path))
+            self.sites[of_site["site"]] = tensors
+            self.samples[of_site["site"]] = int(of_site["samples"])
         self.at_sites = bool(self.private) and not self.sites and KEPT in metadata
         """Whether each site keeps its part where it is: this is then no model of its own."""
         if self.private and not self.sites and not (self.at_sites and is_new):
@@ -214,6 +201,26 @@ class ModelFolder:
     def only_batch_norm_is_private(self) -> bool:
         """Whether what sites keep is batch norm's, so that a site nobody trained with can be given some."""
         return self.private <= batch_norm_names(self.model)
+
+
+def check_tensors(tensors: State, expected: ExpectedTensors, file: Path) -> None:
+    """Raise DataError where a file's tensors are not those that its model needs, or not finite."""
+    reason = differences(tensors, expected)
+    if reason:
+        raise DataError(f"does not fit its model: {reason}", where=str(file))
+    broken = not_finite(tensors)
+    if broken:
+        raise DataError(f"{broken} is not finite", where=str(file))
+
+
+def files_in(path: Path) -> dict[Path, tuple[State, Metadata]]:
+    """Return the files of an exported model, the model's first. Raises DataError for a folder that is none."""
+    file = path / MODEL_FILE
+    if not file.is_file():
+        rule = f"must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}"
+        raise DataError(rule, where=str(path))
+    of_sites = sorted(path.glob(site_file(Path(), "*").name))
+    return {present: read(present) for present in (file, *of_sites)}
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], Metadata]:

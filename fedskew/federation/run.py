@@ -17,8 +17,7 @@ from fedskew.federation.database import anew, explained
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.services import LOG, SERVER_APP
 from fedskew.federation.superlink import Control, Failing, RunStatus, UnknownRun, Unreachable
-from server_app.lock import FolderBusy, locked
-from server_app.run_folder import RunFolder
+from server_app.run_folder import FolderBusy, RunFolder, locked
 from server_app.run_settings import RunSettings
 from server_app.sites import two_sites_warning
 

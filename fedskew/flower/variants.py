@@ -160,7 +160,7 @@ def check_model(variants: Sequence[Variant], model: Classifier, inputs: object) 
 
 
 def check_training(variants: Sequence[Variant], method: str, settings: TrainingSettings) -> None:
-    """Raise SettingError for a local optimizer or a schedule that a variant, or the server's method, cannot take.
+    """Raise SettingError for a local optimizer that a variant, or the server's method, cannot take.
 
     `method` is the server's method whose equations assume SGD; empty where there is none.
     """
@@ -168,9 +168,6 @@ def check_training(variants: Sequence[Variant], method: str, settings: TrainingS
     for name in [*assuming, *filter(None, [method])]:
         rule = f"does not go with {name}, whose equations assume SGD"
         settings.require(settings.optimizer == "sgd", "optimizer", rule, "use optimizer = sgd")
-        rule = f"does not go with {name}, whose equations assume one rate in a round"
-        by_round = settings.schedule_unit == "round"
-        settings.require(by_round, "schedule_unit", rule, "use schedule-unit = round")
 
 
 def check_server(variants: Sequence[Variant], served: Collection[str]) -> None:

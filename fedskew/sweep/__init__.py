@@ -14,11 +14,10 @@ from data.data_warnings import refuse_untrainable
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell
 from fedskew.scheduling import ANY, Job, JobResult, Resources
-from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
-from server_app.run_folder import RunFolder, divergence_words
+from server_app.round_selection import refuse_unvalidated
+from server_app.run_folder import PACKAGES, RunFolder, divergence_words
 from server_app.run_settings import RunSettings
-from server_app.versions import PACKAGES
 
 Summaries = dict[str, dict[str, Any]]
 """By run id."""

@@ -25,7 +25,7 @@ from fedskew.engines.workers import end_with, fork_server, one_thread_each
 from fedskew.scheduling import Job, JobResult, Resources, gpus_for
 from fedskew.signals import end_children, one_interrupt
 from fedskew.sweep.progress import Overview
-from server_app.lock import FolderBusy, tidy
+from server_app.run_folder import FolderBusy, tidy
 from server_app.run_settings import RunSettings
 
 INTERVAL = 0.5

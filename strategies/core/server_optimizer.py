@@ -40,7 +40,7 @@ class ServerOptimizer:
     rule: str = "heavy-ball"
     """One of FORMS or RULES."""
     second_momentum: float = 0.99
-    """beta2; adagrad has none."""
+    """beta2, the paper's; adagrad has none."""
     adaptivity: float = 1e-3
     """tau: the smaller, the more the step's length is the same in every coordinate."""
 

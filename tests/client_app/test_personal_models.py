@@ -86,15 +86,6 @@ def test_fedper_shares_everything_but_the_head_and_its_rounds_are_the_means_of_f
     [
         ({"learning_rate_decay": 0.5, "learning_rate_decay_every": 1}, 0.125),  # 0.5 ** (3 - 1)
         ({"local_steps": 7}, 0.5),  # of a round: fine-tuning counts epochs
-        # t counts a round's three steps, as three epochs of one batch: 0.9 ** (2 * 3)
-        (
-            {
-                "schedule_unit": "step",
-                "learning_rate_decay": 0.9,
-                "learning_rate_decay_every": 1,
-            },
-            0.5 * 0.9**6,
-        ),
     ],
 )
 def test_fine_tuning_is_descent_of_the_plain_cross_entropy(

@@ -39,8 +39,7 @@ def torchs_optimizer(settings: TrainingSettings, parameters: Any) -> torch.optim
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    betas = (settings.momentum, settings.second_momentum)
-    return kind(parameters, rate, betas, settings.epsilon, decay)
+    return kind(parameters, rate, (settings.momentum, 0.999), 1e-8, decay)
 
 
 @pytest.mark.parametrize(

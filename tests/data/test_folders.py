@@ -14,8 +14,8 @@ from PIL import Image
 
 from data import DataError, DataSettings, load
 from data.errors import SetOption, options_of
-from data.readers.image_files import look_at, spread
-from data.readers.splits import bring_to
+from data.readers.array_conversion import bring_to
+from data.readers.intensity import look_at, spread
 from data.readers.user_data import guess_settings
 
 

@@ -95,7 +95,7 @@ REFUSED = {
     "torn subject": ([f"{HEAD},subject", "1,1,a,s", "1,2,b,s"], "column subject: 's'"),
     "two labels": (["size,label,diagnosis", "1,a,b"], "columns label and diagnosis"),
     "an unknown split": ([f"{HEAD},split", "1,1,a,x", "1,2,b,x"], "column split: 'x'"),
-    "split and fold": ([f"{HEAD},split,fold", "1,1,a,train,1", "1,2,b,test,2"], "columns split and fold"),
+    "split and fold": ([f"{HEAD},split,fold", "1,1,a,train,1", "1,2,b,test,2"], "column split and column fold"),
     "patient on two sides": (
         [f"{HEAD},patient,split", "1,1,a,p,train", "1,2,b,p,test"], "column patient: 'p'"
     ),

@@ -16,7 +16,7 @@ import pytest
 from in_process import cells_of, experiment, small
 from rich.console import Console
 
-import server_app.lock
+import server_app.run_folder
 from data import SettingError
 from fedskew.experiments.plan import Cell, runs
 from fedskew.scheduling import Resources
@@ -62,7 +62,7 @@ def changes_of(cell: Cell) -> dict[str, Any]:
 def test_a_fresh_run_whose_folder_is_busy_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_app.lock, "LOCK_WAIT", 0.1)
+    monkeypatch.setattr(server_app.run_folder, "LOCK_WAIT", 0.1)
     planned = [
         replace(config, general=replace(config.general, overwrite=True))
         for config in (small(tmp_path, seed=s) for s in (0, 1))

@@ -22,8 +22,7 @@ from data import SettingError
 from fedskew.engines.local import LocalGrid
 from server_app.app import Run, run
 from server_app.checkpoint import Checkpoint
-from server_app.lock import FolderBusy
-from server_app.run_folder import RunFolder
+from server_app.run_folder import FolderBusy, RunFolder
 from strategies.core.exchange import TooFewReplies
 
 Train = Callable[..., FinishedRun]

@@ -16,16 +16,15 @@ from client_app.memory import folder_of, prune
 from client_app.memory import load as load_memory
 from client_app.memory import save as save_memory
 from client_app.state import digest
-from data import DataError, DataSettings, SettingError
+from data import DataError, SettingError
 from fedskew.costs import rounds_left
 from fedskew.export.from_run import TrainedRun
 from fedskew.sweep import earlier_result
-from server_app.best_round import Best, BestRounds, why_ended
 from server_app.checkpoint import Checkpoint, best_checkpoint, check_memory
 from server_app.record import ModelNumbers
+from server_app.round_selection import Best, BestRounds, why_ended
 from server_app.run_folder import RunFolder
-from server_app.run_settings import GeneralSettings
-from server_app.setting_rules import check_keep_best
+from server_app.settings import parse
 
 RUNS: dict[str, dict[str, Any]] = {
     "ends in round 3, the best is 2": {"method": "fedbn", "learning_rate": 0.3, "patience": 1},
@@ -240,14 +239,11 @@ def test_a_lost_best_file_is_reported_and_the_run_goes_on(tmp_path: Path) -> Non
 
 
 def test_a_metric_that_no_round_has_is_refused(tmp_path: Path) -> None:
-    many = DataSettings(dataset="tiny-imagenet", classes="200")
-    sites = DataSettings(dataset="sites:/nowhere/federation.toml")
-    check_keep_best(GeneralSettings(keep_best="auroc"), DataSettings(classes="100"))
-    check_keep_best(GeneralSettings(keep_best="loss"), many)
-    for metric, data in (("auroc", many), ("loss", sites)):
-        with pytest.raises(SettingError) as refused:
-            check_keep_best(GeneralSettings(keep_best=metric), data)
-        assert refused.value.key == "keep-best"
+    many = {"dataset": "tiny-imagenet", "method": "fedavg"}
+    assert parse({**many, "keep-best": "loss"})
+    with pytest.raises(SettingError) as refused:
+        parse({**many, "keep-best": "auroc"})
+    assert refused.value.key == "keep-best"
     for changes in ({"evaluate_on": "validation"}, {"validation_fraction": 0.0}):
         with pytest.raises(SettingError) as refused:
             experiment(tmp_path, **{**KEEP_BEST, **changes})

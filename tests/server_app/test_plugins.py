@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 import fedskew
-from client_app.client import Variant
 from client_app.run_spec import RunSpec
 from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import SettingError
-from server_app import method_checks
-from server_app.methods import METHODS
+from server_app import method_checks, plugins
+from server_app.methods import METHODS, Method
 from server_app.plugins import check_new_methods
 from server_app.settings import parse
 from strategies.registry import SERVER_METHODS
@@ -267,7 +266,7 @@ def test_what_can_be_no_part_is_refused_when_it_is_loaded(name: str, reason: str
         ("Dividing", "((6, 0, 3, 1), (1, 2, 0, 4)) samples of the classes: ZeroDivisionError"),
         (
             "Understating",
-            "understating refuses its own answer: sizes is int64 of 4, not int64 of 3",
+            "client 0: sizes is int64 of 4, not int64 of 3",
         ),
         ("Rolling", "gives other numbers when it is repeated: draw from client.generator"),
         ("Spoiling", "changes what the client gives it"),
@@ -312,12 +311,12 @@ def test_another_source_is_another_run_and_is_checked_once(
 ) -> None:
     checked: list[str] = []
 
-    def note(variants: list[Variant], *parts: object) -> list[str]:
-        checked.append(variants[0].name)
+    def note(method: Method) -> list[str]:
+        checked.append(method.name)
         return []
 
     monkeypatch.setattr(method_checks, "check", note)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setattr(plugins, "_passed", [])
     before = parse({"method": "my_methods:Halved"}).run_id
     for _ in range(2):
         check_new_methods("fedbn+my_methods:Halved")

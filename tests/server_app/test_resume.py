@@ -23,8 +23,8 @@ from in_process import (
     small,
 )
 
+import server_app.checkpoint
 import server_app.run_folder
-import server_app.run_hashes
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.memory import save as save_memory
@@ -103,7 +103,7 @@ def test_the_hash_of_memory_on_other_machines_is_of_its_digests(
     changes = {"method": "fedbn", "rounds": 1}
     here = train("here", **changes).summary["hash"]
     monkeypatch.setattr(
-        server_app.run_hashes,
+        server_app.checkpoint,
         "folder_of",
         lambda folder, client: folder / "elsewhere" / str(client),
     )

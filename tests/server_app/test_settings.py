@@ -149,8 +149,6 @@ HOLDOUT: dict[str, Any] = {"holdout-per-class": 5}
         ({"method": "feddf", "holdout-per-class": 0}, "holdout-per-class"),
         ({"method": "fedbn", "dataset": "cifar10", "model": "small-cnn"}, "model"),
         ({"method": "scaffold", "optimizer": "adam"}, "optimizer"),
-        ({"method": "fednova", "schedule": "cosine", "schedule-unit": "step"}, "schedule-unit"),
-        ({"method": "fedntd", "clients-per-pass": 2}, "clients-per-pass"),
         ({"method": "creff-code", "dataset": "abide"}, "method"),
         ({"method": "fed3r", "model": "mlp-bn"}, "method"),
         ({"method": "fedavg", "rounds": 0}, "rounds"),

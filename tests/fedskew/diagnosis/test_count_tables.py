@@ -49,9 +49,7 @@ def test_a_bad_table_is_refused(fault: str, tmp_path: Path) -> None:
     assert refusal.value.where.startswith(str(file)) and "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("separator", "encoding"), [(";", "utf-8-sig"), ("\t", "utf-16"), (",", "utf-16-le")]
-)
+@pytest.mark.parametrize(("separator", "encoding"), [(";", "utf-8-sig"), ("\t", "utf-16")])
 def test_a_table_as_spreadsheets_write_it(tmp_path: Path, separator: str, encoding: str) -> None:
     file = tmp_path / "counts.csv"
     text = "site, a ,b,empty\r\nx,1,2,0\r\n\r\nnobody,0,0,0\r\n y ,3,4e1,0\r\n"

@@ -11,8 +11,7 @@ import pytest
 from fedskew.engines.processes import LaunchFailed
 from fedskew.federation import run as run_module
 from fedskew.federation.superlink import Failing, RunStatus, UnknownRun, Unreachable
-from server_app.lock import FolderBusy, locked
-from server_app.run_folder import RunFolder
+from server_app.run_folder import FolderBusy, RunFolder, locked
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 
@@ -214,7 +213,7 @@ def test_a_federation_trains_one_run_at_a_time(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two would end each other's server process as an orphan, again and again."""
-    monkeypatch.setattr("server_app.lock.LOCK_WAIT", 0.0)
+    monkeypatch.setattr("server_app.run_folder.LOCK_WAIT", 0.0)
     superlink = SuperLink([END])
     with locked(tmp_path), pytest.raises(FolderBusy) as busy:
         run(superlink)
