@@ -24,17 +24,10 @@ from pathlib import Path
 from benchmarks.figures import Row
 
 SUITE = {
-    "overhead": "benchmarks.round",
+    "round": "benchmarks.round",
     "start-up": "benchmarks.start_up",
-    "workers": "benchmarks.workers",
-    "tiny": "benchmarks.tiny",
-    "vectorized": "benchmarks.vectorized",
-    "ray": "benchmarks.ray_start",
-    "server": "benchmarks.server_time",
-    "server-steps": "benchmarks.server_steps",
-    "evaluation": "benchmarks.evaluation",
+    "server": "benchmarks.server",
     "memory": "benchmarks.memory",
-    "bfloat16": "benchmarks.bfloat16",
     "gpu": "benchmarks.gpu",
 }
 """The module of every benchmark, by name."""

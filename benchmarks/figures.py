@@ -1,9 +1,13 @@
 """Figures of the suite: ratios of what is measured alternately in one run, each a JSON row."""
 
 import statistics
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
+
+import psutil
 
 Row = dict[str, Any]
 """name, ratio (a median), goal (None where there is none), least, most, measurements; or name and seconds."""
@@ -55,3 +59,27 @@ def alternate(
             action()
             series.append(time.perf_counter() - began)
     return [series[1:] for series in times]
+
+
+@contextmanager
+def peak(pid: int) -> Iterator[list[float]]:
+    """Within this context, keep the most bytes seen of a process and its children, what they share counted once."""
+    most = [0.0]
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            total = 0
+            with suppress(psutil.Error):  # it has ended
+                parent = psutil.Process(pid)
+                for member in (parent, *parent.children(recursive=True)):
+                    total += member.memory_full_info().pss
+                most[0] = max(most[0], float(total))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        thread.join()

@@ -7,14 +7,12 @@ read every twentieth of a second). `fedskew federation run` stands beside them: 
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 
-from benchmarks.figures import MEASUREMENTS, Row, figure, row
+from benchmarks.figures import MEASUREMENTS, Row, figure, peak, row
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "deploy"))
 from local_federation import LocalFederation
@@ -29,23 +27,14 @@ ENGINES = {
 IMAGES, SAMPLED = 20_000, 10
 
 
-def peak(words: list[str]) -> float:
+def peak_of(words: list[str]) -> float:
     """Return the MiB that a command and what it starts take at most."""
     process = subprocess.Popen([sys.executable, "-m", "fedskew", *words], stdout=subprocess.DEVNULL)
-    most = 0.0
-    while process.poll() is None:
-        total = 0
-        try:
-            parent = psutil.Process(process.pid)
-            for member in (parent, *parent.children(recursive=True)):
-                total += member.memory_full_info().pss
-        except psutil.Error:
-            continue
-        most = max(most, total / 2**20)
-        time.sleep(0.05)
+    with peak(process.pid) as most:
+        process.wait()
     if process.returncode:
         raise RuntimeError(f"fedskew {' '.join(words)} ends with {process.returncode}")
-    return most
+    return most[0] / 2**20
 
 
 def command(folder: Path, engine: str, clients: int, turn: int) -> list[str]:
@@ -70,7 +59,7 @@ def peaks_of_coordinator(work: Path) -> list[float]:
     with federation.at_work():
         for turn in range(MEASUREMENTS):
             words = ["model=small-cnn", "rounds=2", "local-steps=1", "method=fedavg"]
-            peaks.append(peak(federation.run_words(words, f"results-{turn}")) / 2**10)
+            peaks.append(peak_of(federation.run_words(words, f"results-{turn}")) / 2**10)
     return peaks
 
 
@@ -87,7 +76,7 @@ def rows() -> Iterator[Row]:
         np.savez(folder / "images.npz", train_images=images, train_labels=labels, **shown)
         for turn in range(MEASUREMENTS):
             for engine, clients in peaks:
-                peaks[engine, clients].append(peak(command(folder, engine, clients, turn)))
+                peaks[engine, clients].append(peak_of(command(folder, engine, clients, turn)))
         coordinator = peaks_of_coordinator(folder / "federation")
     for engine in ENGINES:
         few, many = peaks[engine, 10], peaks[engine, 10_000]

@@ -25,9 +25,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.__main__ import write
-from benchmarks.figures import rounded
+from benchmarks.figures import peak, rounded
 from benchmarks.peers.work import WORKS
-from benchmarks.tiny import peak
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -189,8 +188,8 @@ def table(work: str, results: dict[str, Measurement], failed: dict[str, str]) ->
         f"**{work}**: `{task.model}`, {task.sampled} of {task.clients:,} clients a round, {task.samples} images a "
         f"client, batch {task.batch}, epochs {task.epochs}, {task.rounds} rounds.",
         "",
-        "| tool | processes | seconds a round | times FedSkew's | fixed seconds | peak MiB | loss at the end |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| tool | seconds a round | times FedSkew's | fixed seconds | peak MiB | loss at the end |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     reference, bare = results.get(REFERENCE), results.get(BARE)
     for name, measured in results.items():
@@ -205,7 +204,7 @@ def table(work: str, results: dict[str, Measurement], failed: dict[str, str]) ->
             allowed = max(LEARNS_ALIKE * usual, SMALL_LOSS)
             remark = "" if abs(loss - usual) <= allowed else ", **not alike**"
         lines.append(
-            f"| {name} {measured.version} | {TOOLS[name].processes} | {spread(measured.round_seconds)} | {times} | "
+            f"| {name} {measured.version} | {rounded(statistics.median(measured.round_seconds)):g} | {times} | "
             f"{rounded(statistics.median(measured.fixed_seconds)):g} | "
             f"{statistics.median(measured.peak_mib):.0f} | {loss:.3f}{remark} |"
         )

@@ -45,29 +45,10 @@ def linear() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, CLASSES))
 
 
-def cifar_cnn() -> nn.Module:
-    """The LeNet-like CNN of BlazeFL's benchmark for images of 3x32x32: 62,006 parameters."""
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16 * 5 * 5, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, CLASSES),
-    )
-
-
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mcmahan-cnn": mcmahan_cnn,
     "small-cnn": small_cnn,
     "linear": linear,
-    "cifar-cnn": cifar_cnn,
 }
 
 

@@ -44,7 +44,6 @@ def linear(inputs):
 MODELS = {
     "mcmahan-cnn": convolutions((32, 64), 5, "SAME", (512,)),
     "small-cnn": convolutions((16, 32), 3, "SAME", (64,)),
-    "cifar-cnn": convolutions((6, 16), 5, "VALID", (120, 84)),
     "linear": linear,
 }
 

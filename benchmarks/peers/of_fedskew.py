@@ -9,9 +9,6 @@ from pathlib import Path
 import fedskew
 from benchmarks.peers.work import CLASSES, WORKS, print_result, save
 
-OWN_MODELS = {"cifar-cnn": "benchmarks.peers.cifar_cnn:cifar_cnn"}
-"""The networks that FedSkew does not have under their name."""
-
 
 def main(name: str, engine: str, clients_per_pass: str) -> None:
     """Run the work and print what it took."""
@@ -23,7 +20,7 @@ def main(name: str, engine: str, clients_per_pass: str) -> None:
         result = fedskew.run(
             {
                 "method": "fedavg",
-                "model": OWN_MODELS.get(work.model, work.model),
+                "model": work.model,
                 "dataset": f"npz:{folder / 'images.npz'}",
                 "classes": str(CLASSES),
                 "input-shape": f"{channels}x{height}x{width}",

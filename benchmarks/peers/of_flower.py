@@ -4,14 +4,17 @@ The app is what Flower's quickstart for PyTorch shows: each actor keeps the data
 """
 
 import json
+import os
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.peers.work import WORKS, print_result
-from benchmarks.ray_start import flwr_run
+from fedskew.engines.processes import DEFAULTS, end, mark, search_path
 
 HERE = Path(__file__).parent
 APP = """
@@ -92,6 +95,29 @@ clientapp = "stock:client_app"
 work = "{work}"
 output = "{output}"
 """
+
+
+def flwr_run(app: Path, folder: Path, nodes: int) -> str:
+    """Run an app by `flwr run` on a SuperLink of its own to its end, and return what it printed."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    own = {
+        "FLWR_HOME": str(folder),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port,
+        "PATH": search_path(),
+    }
+    words = ["flwr", "run", str(app), "--stream", "--federation-config"]
+    try:
+        done = subprocess.run(
+            [*words, f"num-supernodes={nodes} client-resources-num-cpus=1"],
+            env=DEFAULTS | os.environ | own | mark(folder),
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        end(folder)
+    return done.stdout + done.stderr
 
 
 def main(name: str) -> None:

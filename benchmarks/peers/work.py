@@ -41,11 +41,8 @@ WORKS = {
     "tiny": Work((1, 8, 8), "small-cnn", 1_000, 1_000, 20, 20, 1, 0.5, 10),
     # FLUTE's LR-MNIST: 1,000 clients, 100 rounds of 10. It has 60 images a client on average; here all have 60.
     "lr-mnist": Work((1, 28, 28), "linear", 1_000, 10, 60, 10, 1, 0.03, 100),
-    # BlazeFL's benchmark of CIFAR-10 trains 100 clients in every round, in five rounds at a rate of 0.1. Here ten
-    # clients train: a round takes the time of its clients.
-    "blazefl-cnn": Work((3, 32, 32), "cifar-cnn", 10, 10, 500, 50, 5, 0.05, 2),
 }
-"""By name. The last two are the works by which their authors compare their tools."""
+"""By name. The last is the work by which its authors compare FLUTE with other tools."""
 
 
 @dataclass(frozen=True)

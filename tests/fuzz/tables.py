@@ -63,16 +63,14 @@ def main() -> None:
             for line in (line for tally in outcomes.values() for line in tally.bad):
                 print(line, file=sys.stderr)
             print(f"{kind} {name}: {took:.0f} s", file=sys.stderr, flush=True)
-    text = "\n\n".join(
-        [
-            f"`make fuzz` with seed {stated.seed}, {seconds / 60:.0f} minutes of one core in all.",
-            "Replies, by method:",
-            table(tallies["replies"]),
-            "Files, by reader:",
-            table(tallies["files"]),
-        ]
-    )
-    print(text)
+    print(table(tallies["replies"]), table(tallies["files"]), sep="\n\n")
+    totals = {}
+    for kind, by_name in tallies.items():
+        total = totals[f"{kind}, {len(by_name)} kinds"] = Tally()
+        for tally in by_name.values():
+            total.counts += tally.counts
+    took = f"`make fuzz` with seed {stated.seed}, {seconds / 60:.0f} minutes of one core in all."
+    text = f"{took}\n\n{table(totals)}"
     if stated.write:
         before, begin, rest = stated.write.read_text().partition("<!-- make fuzz -->\n")
         _, end, after = rest.partition("<!-- end of make fuzz -->")
