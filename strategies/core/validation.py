@@ -45,7 +45,7 @@ class Range:
 
 
 SIGNED_LOSS = Range(-1e30, 1e30)
-"""The range of the loss if a variant has `Requirements.signed_loss`: its loss term has no lower bound."""
+"""The range of the loss if a variant has the need signed-loss: its loss term has no lower bound."""
 METRICS: Mapping[str, Range] = {
     "num-examples": Range(1, MAX_COUNT, whole=True),
     "loss": Range(0, 1e30),
@@ -117,7 +117,7 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
     missing = METRICS.keys() - metrics.keys()
     if missing:
         raise RejectedUpdate(f"metric {min(missing)} is missing")
-    signed = any(variant.requirements.signed_loss for variant in server.variants.values())
+    signed = any("signed-loss" in variant.needs for variant in server.variants.values())
     for name, allowed in METRICS.items():
         if signed and name == "loss":
             allowed = SIGNED_LOSS

@@ -11,7 +11,7 @@ import torch
 from in_process import small
 from server_builders import server_of
 
-from client_app.client import LARGEST_VALUE, Requirements, TensorSpec, Upload, Variant, integers
+from client_app.client import LARGEST_VALUE, TensorSpec, Upload, Variant, integers
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum, expected_coefficient_sum
 from client_app.training import steps_of
@@ -225,7 +225,7 @@ class Unbounded(Variant):
     """A variant one of whose loss terms has no lower bound."""
 
     name: ClassVar[str] = "unbounded"
-    requirements: ClassVar[Requirements] = Requirements(signed_loss=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"signed-loss"})
 
 
 def test_a_negative_loss_is_taken_only_beside_a_variant_whose_terms_have_no_bound() -> None:
