@@ -29,7 +29,7 @@ class CCVR(ServerMethod):
 
     name: ClassVar[str] = "ccvr"
     final_question: ClassVar[str] = "class-statistics"
-    needs_whole_model: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
 
     features_per_class: Annotated[int, Ge(0), Le(100_000)] = 200
     """M_c: virtual features of each class that any client has."""

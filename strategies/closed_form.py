@@ -142,7 +142,7 @@ class ClosedFormHead(ServerMethod):
     and a bias that is lower by 30, so it never wins.
     """
 
-    needs_whole_model: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
     closed_form: ClassVar[bool] = True
     units: ClassVar[Mapping[str, Unit]] = {CLIPPED: Unit.PERCENT}
     asks: ClassVar[str]

@@ -20,7 +20,7 @@ from strategies.real_data import dissimilarities
 class FederatedFeatures(ServerMethod):
     """What CReFF is, whatever its distance and its head's training: see CReFF."""
 
-    needs_head: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-head"})
     loss_name: ClassVar[str]
     """What the round's record calls the mean distance after the round's steps."""
 

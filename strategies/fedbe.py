@@ -28,7 +28,7 @@ class FedBE(ServerMethod):
 
     name: ClassVar[str] = "fedbe"
     needs_holdout: ClassVar[bool] = True
-    needs_whole_model: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
 
     models: Annotated[int, Ge(0), Le(10_000)] = 10
     """M: models drawn in a round; 0 leaves the mean and the clients as teachers."""

@@ -37,7 +37,7 @@ class FedDF(ServerMethod):
 
     name: ClassVar[str] = "feddf"
     needs_holdout: ClassVar[bool] = True
-    needs_whole_model: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
 
     steps: Annotated[int, Ge(0)] = 200
     """Mini-batches in a round."""

@@ -28,7 +28,7 @@ class RealFeatures(ServerMethod):
 
     name: ClassVar[str] = "real-features"
     needs_holdout: ClassVar[bool] = True
-    needs_whole_model: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
     deploys_for_evaluation: ClassVar[bool] = True
 
     head_steps: Annotated[int, Ge(0)] = 300
@@ -66,7 +66,7 @@ class RealBlocks(ServerMethod):
 
     name: ClassVar[str] = "real-blocks"
     needs_holdout: ClassVar[bool] = True
-    needs_whole_model: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
     deploys_for_evaluation: ClassVar[bool] = True
 
     steps: Annotated[int, Ge(0)] = 300

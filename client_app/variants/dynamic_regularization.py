@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from client_app.client import Client, Contribution, Requirements, Trained, Variant, vectorizable
+from client_app.client import Client, Contribution, Trained, Variant, vectorizable
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class DynamicRegularization(Variant):
     """
 
     name: ClassVar[str] = "dynamic-regularization"
-    requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-weights"})
 
     alpha: Annotated[float, Ge(0)] = 0.01
     """Strength of the penalty; 0 is plain training at the client."""

@@ -55,9 +55,8 @@ from strategies.core.server import Deployment, Server, ServerMethod, Update
 from strategies.core.validation import (
     RejectedUpdate,
     check_samples,
+    check_tensors,
     check_uploads,
-    check_values,
-    differences,
     expected_of,
     not_finite,
 )
@@ -237,7 +236,7 @@ class MethodStrategy(FedAvg):
         if self._consumed():
             config[UPLOADS] = self._consumed()
         for part in self.parts:
-            if part.needs_sgd:
+            if "sgd" in part.needs:
                 config[SGD_ALONE] = part.name
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._begin(server_round, arrays, len(list(grid.get_node_ids())))
@@ -389,7 +388,6 @@ class MethodStrategy(FedAvg):
         check_uploads(of_methods, self.server, self.parts)
         if self._averages_norm:
             self._check_like(BATCH_NORM, uploads[BATCH_NORM], self._due_norm)
-            check_values(uploads[BATCH_NORM], f"{BATCH_NORM}: ")
         shared = self._shared(reply)
         numbers = numbers_of(reply, self.weighted_by_key)
         number, examples = client_number(reply), int(numbers["num-examples"])
@@ -445,14 +443,14 @@ class MethodStrategy(FedAvg):
         check_size(records[0], largest_record(own), "the model", len(own))
         shared: dict[str, Tensor] = read(lambda record: received(self.model, record), records[0])
         self._check_like("model", shared, self.server.start)
-        check_values(shared, "model: ")
         return shared
 
     def _check_like(self, what: str, state: State, like: State) -> None:
-        """Raise RejectedUpdate unless a state has the names, shapes and dtypes of another."""
-        reason = differences(state, expected_of(like))
-        if reason:
-            raise RejectedUpdate(f"{what}: {reason}")
+        """Raise RejectedUpdate unless a state has the names, shapes and dtypes of another, and possible values."""
+        try:
+            check_tensors(state, expected_of(like))
+        except RejectedUpdate as reason:
+            raise RejectedUpdate(f"{what}: {reason}") from None
 
 
 def copied(model: nn.Module) -> nn.Module:

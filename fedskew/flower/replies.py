@@ -54,7 +54,7 @@ def numbers_of(reply: Message, weighted_by: str) -> dict[str, float]:
     numbers = {}
     for name in METRICS.keys() & stated.keys():
         numbers[name] = number(name, stated[name])
-        reason = METRICS[name].violation_of_number(numbers[name])
+        reason = METRICS[name].violation(numbers[name], numbers[name])
         if reason:
             raise RejectedUpdate(f"{name} {reason}")
     if report is not None:  # the metrics of an app that trains in a loop of its own are its own

@@ -155,7 +155,7 @@ COMPANIONS = ("fedshift", "fedbn", "iwds")
 
 
 def corrects_prior(variant: type[Variant]) -> bool:
-    return variant.requirements.uncorrected_prior
+    return "uncorrected-prior" in variant.needs
 
 
 def draws_samples(variant: type[Variant]) -> bool:
