@@ -24,26 +24,21 @@ def crop(images_B: Tensor, draws: Generator) -> Tensor:
     device = images_B.device
 
     corner_B2 = torch.randint(0, 2 * PADDING + 1, (batch, 2), generator=draws).to(device)
-    top_B1 = corner_B2[:, 0, None]
-    left_B1 = corner_B2[:, 1, None]
+    top_B1, left_B1 = corner_B2.unsqueeze(-1).unbind(1)
     rows_BH = top_B1 + torch.arange(height, device=device)
     columns_BW = left_B1 + torch.arange(width, device=device)
 
     # One gather for the whole batch: image, row and column broadcast to (B, H, W).
-    image_B = torch.arange(batch, device=device)
-    image_B11 = image_B[:, None, None]
-    rows_BH1 = rows_BH[:, :, None]
-    columns_B1W = columns_BW[:, None, :]
+    image_B11 = torch.arange(batch, device=device).view(batch, 1, 1)
     channels_last = padded.movedim(1, -1)
-    cropped = channels_last[image_B11, rows_BH1, columns_B1W]
+    cropped = channels_last[image_B11, rows_BH[:, :, None], columns_BW[:, None, :]]
     return cropped.movedim(-1, 1)
 
 
 def flip(images_B: Tensor, draws: Generator) -> Tensor:
     """Mirrored left to right, every second image on average."""
     uniform_B = torch.rand(len(images_B), generator=draws)
-    is_mirrored_B = (uniform_B < 0.5).to(images_B.device)
-    is_mirrored_B111 = is_mirrored_B[:, None, None, None]
+    is_mirrored_B111 = (uniform_B < 0.5).to(images_B.device).view(-1, 1, 1, 1)
     return torch.where(is_mirrored_B111, images_B.flip(-1), images_B)
 
 
@@ -78,10 +73,9 @@ def rotate(images_B: Tensor, draws: Generator) -> Tensor:
     zero = torch.zeros_like(angle_B)
 
     # Coordinates run from -1 to 1 on both axes, so the sides' ratio keeps a rotation from shearing.
-    first_row = torch.stack([cosine, -sine * height / width, zero], 1)
-    second_row = torch.stack([sine * width / height, cosine, zero], 1)
-    affine_B23 = torch.stack([first_row, second_row], 1)
-    return sampled(images_B, affine_B23, "zeros")
+    first_row = cosine, -sine * height / width, zero
+    second_row = sine * width / height, cosine, zero
+    return sampled(images_B, _affine(*first_row, *second_row), "zeros")
 
 
 def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
@@ -104,35 +98,28 @@ def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
     high_BT = (area_BT / ratio_BT).sqrt().round()
 
     # The first that fits, or the whole image: a share of 1.
-    wide_fits_BT = (wide_BT >= 1) & (wide_BT <= width)
-    high_fits_BT = (high_BT >= 1) & (high_BT <= height)
-    fits_BT = wide_fits_BT & high_fits_BT
-    any_fits_B = fits_BT.any(1)
+    fits_BT = (wide_BT >= 1) & (wide_BT <= width) & (high_BT >= 1) & (high_BT <= height)
     first_B1 = fits_BT.float().argmax(1, keepdim=True)
-    wide_B = wide_BT.gather(1, first_B1)[:, 0]
-    high_B = high_BT.gather(1, first_B1)[:, 0]
-    whole_B = torch.ones(batch)
-    share_x_B = torch.where(any_fits_B, wide_B / width, whole_B)
-    share_y_B = torch.where(any_fits_B, high_B / height, whole_B)
+    boxes_BT2 = torch.stack([wide_BT / width, high_BT / height], 2)
+    share_B2 = boxes_BT2[torch.arange(batch)[:, None], first_B1][:, 0]
+    share_B2[~fits_BT.any(1)] = 1
 
     # The affine map of -1..1 that cuts the box out: its size on the diagonal, its center beside it.
-    place_x_B, place_y_B = (torch.rand(batch, 2, generator=draws) * 2 - 1).unbind(1)
-    center_x_B = place_x_B * (1 - share_x_B)
-    center_y_B = place_y_B * (1 - share_y_B)
+    place_B2 = torch.rand(batch, 2, generator=draws) * 2 - 1
+    center_x_B, center_y_B = (place_B2 * (1 - share_B2)).unbind(1)
+    share_x_B, share_y_B = share_B2.unbind(1)
     zero_B = torch.zeros(batch)
-    first_row = torch.stack([share_x_B, zero_B, center_x_B], 1)
-    second_row = torch.stack([zero_B, share_y_B, center_y_B], 1)
-    affine_B23 = torch.stack([first_row, second_row], 1)
+    first_row = share_x_B, zero_B, center_x_B
+    second_row = zero_B, share_y_B, center_y_B
     # The border's color goes on for half a pixel outside the outermost centers; zeros would darken the rim.
-    return sampled(images_B, affine_B23, "border")
+    return sampled(images_B, _affine(*first_row, *second_row), "border")
 
 
 def color_jitter(images_B: Tensor, draws: Generator) -> Tensor:
     """Brightness, contrast and saturation each times .6 to 1.4, in that order; pixels are on the scale 0..1."""
     uniform_B3 = torch.rand(len(images_B), 3, generator=draws)
     factors_B3 = 1 + (uniform_B3 * 2 - 1) * STRENGTH
-    factors_B3111 = factors_B3[:, :, None, None, None].to(images_B)
-    brightness, contrast, saturation = factors_B3111.unbind(1)
+    brightness, contrast, saturation = factors_B3.to(images_B).view(-1, 3, 1, 1, 1).unbind(1)
 
     images_B = (images_B * brightness).clamp(0, 1)
     mean_grey = _grey(images_B).mean((2, 3), keepdim=True)
@@ -152,6 +139,11 @@ def _grey(images_B: Tensor) -> Tensor:
 
 def _blend(images_B: Tensor, other: Tensor, factor: Tensor) -> Tensor:
     return (factor * images_B + (1 - factor) * other).clamp(0, 1)
+
+
+def _affine(*numbers_B: Tensor) -> Tensor:
+    """(B, 2, 3): the maps of these six numbers, row by row."""
+    return torch.stack(numbers_B, 1).view(-1, 2, 3)
 
 
 def sampled(images_B: Tensor, affine_B23: Tensor, outside: str) -> Tensor:

@@ -170,14 +170,13 @@ def missing(settings: DataSettings) -> dict[str, str]:
 
 
 def _image_files(settings: DataSettings, names: NDArray[np.generic]) -> ImageFiles:
-    """Return the images of a data set whose images stay in their files."""
-    known = KNOWN[settings.dataset]
+    """Return the images of ImageNet-LT, which stay in their files."""
     channels, height, width = settings.shape
     return ImageFiles(
-        Path(settings.data_root).expanduser() / known.image_folder,
+        Path(settings.data_root).expanduser() / "ImageNet",
         names=np.array(names, np.uint8),
         size=(channels, height, width),
-        central=known.central,
+        central=True,
         settings=settings,
     )
 
@@ -316,22 +315,15 @@ def _domains_and_subjects(raws: list[Raw], key: str, has_domains: bool) -> Array
     elif raws[0].sites and splits[0].sites is not None:
         arrays[f"{key}_domains"] = splits[0].sites
 
-    groups = [split.groups for split in splits]
-    if key == "test" and all(group is not None for group in groups):
-        arrays["test_groups"] = _renumbered(groups)
-    subjects = [split.subjects for split in splits]
-    are_unknown = [part is None for part in subjects]
-    in_test_alone = [
-        raw.test.subjects is not None and is_unknown
-        for raw, is_unknown in zip(raws, are_unknown, strict=True)
-    ]
-    if not all(are_unknown) and not any(in_test_alone):
-        one_per_sample = [np.arange(size) for size in sizes]
-        known = [
-            samples if part is None else part
-            for part, samples in zip(subjects, one_per_sample, strict=True)
-        ]
-        arrays[f"{key}_subjects"] = _renumbered(known)
+    subjects = []
+    for raw, split, size in zip(raws, splits, sizes, strict=True):
+        if split.subjects is None and raw.test.subjects is not None:
+            return arrays
+        subjects.append(np.arange(size) if split.subjects is None else split.subjects)
+    if any(split.subjects is not None for split in splits):
+        arrays[f"{key}_subjects"] = _renumbered(subjects)
+        if key == "test" and all(split.tested_as_one for split in splits):
+            arrays["test_groups"] = arrays["test_subjects"]  # a part of the content's hash
     return arrays
 
 

@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from data.dataset import Dataset, SplitData, load
 from data.errors import DataError, SettingError
-from data.holdouts import hold_out, split_validation, validation_as_test
-from data.long_tail import long_tail
-from data.partition_files import path_of, read
+from data.partition_files import SavedPartition, path_of, read
 from data.partitions import (
     Indices,
     by_domain,
@@ -25,7 +23,7 @@ from data.partitions import (
     llt,
     quantity,
 )
-from data.random_draws import balanced_counts, draw_of_each_domain, generator
+from data.random_draws import generator
 from data.readers.catalog import is_sites
 from data.readers.image_files import ImageFiles
 from data.resolve import resolve
@@ -33,6 +31,7 @@ from data.samples import SampleCache, Samples, noisy
 from data.settings import DataSettings
 from data.sites import agreement_of
 from data.standardization import column_sums, standardization
+from data.subsets import hold_out, long_tail, split_validation, subset, validation_as_test
 from data.text import printable
 
 
@@ -219,11 +218,17 @@ def federate(settings: DataSettings, seed: int) -> Federation:
         return _federation_of_sites(settings)
     data = load(settings)
     if settings.partition_file:
-        return _federation_from_file(settings, data, seed)
+        partition = _saved_partition(settings, data)
+    else:
+        partition = _drawn_partition(settings, data, seed)
+    return _federation(settings, data, partition, seed)
 
+
+def _drawn_partition(settings: DataSettings, data: Dataset, seed: int) -> SavedPartition:
+    """Return the partition that a seed draws. Raises SettingError for data that cannot be partitioned in this way."""
     # Draw the hold-out first: the subset and the long tail below can leave too few samples of a class.
     holdout, train = hold_out(data, settings.holdout_per_class, seed)
-    train = train[_subset(data, data.train, train, settings.train_images, "train-images", seed)]
+    train = subset(data, data.train, train, settings.train_images, "train-images", seed)
     cut = long_tail(
         data.train.labels[train],
         data.num_classes,
@@ -233,7 +238,7 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     )
     train = train[cut]
     tests = np.arange(len(data.test.labels))
-    global_test = _subset(data, data.test, tests, settings.test_images, "test-images", seed)
+    global_test = subset(data, data.test, tests, settings.test_images, "test-images", seed)
 
     parts = [train[part] for part in partition_indices(settings, data, train, seed)]
     domains: tuple[int, ...] | None = None
@@ -245,7 +250,48 @@ def federate(settings: DataSettings, seed: int) -> Federation:
         if len(part) == 0:
             rule = f"client {client} would hold no image under partition {settings.partition}"
             raise SettingError("clients", settings.clients, rule)
-    return _federation(settings, data, parts, global_test, domains, holdout, seed)
+    return SavedPartition(
+        data=data.content,
+        train=tuple(parts),
+        test=global_test,
+        domains=domains,
+        holdout=holdout,
+    )
+
+
+def _saved_partition(settings: DataSettings, data: Dataset) -> SavedPartition:
+    """Return the partition of the setting partition-file.
+
+    Raises:
+        SettingError: holdout-per-class differs from the file's hold-out.
+        DataError: the file was made for other data, or has an index or a domain out of range.
+    """
+    saved = read(settings.partition_file)
+    where = str(path_of(settings.partition_file))
+    if saved.data != data.content:
+        rule = (
+            f"is a partition of other data: their hash is {printable(saved.data[:16])}, "
+            f"that of {settings.dataset} as set here {data.content[:16]}"
+        )
+        raise DataError(rule, where=where)
+    trained = np.concatenate([*saved.train, saved.holdout])
+    for part, split in ((trained, data.train), (saved.test, data.test)):
+        size = len(split.labels)
+        if not len(part) or part.min() < 0 or part.max() >= size:
+            raise DataError(f"its samples must be 0..{size - 1}, at least one", where=where)
+    domains = len(data.domain_names)
+    if any(not 0 <= domain < domains for domain in saved.domains or ()):
+        rule = f"its domains must be 0..{domains - 1}" if domains else "the data have no domains"
+        raise DataError(rule, where=where)
+
+    # The file determines the hold-out. The setting has no effect, but it must describe the run correctly.
+    holdout_C = np.bincount(data.train.labels[saved.holdout], minlength=data.num_classes)
+    expected = settings.holdout_per_class * max(1, domains)  # it is drawn from every domain
+    if (holdout_C != expected).any():
+        listed = ", ".join(map(str, holdout_C))
+        rule = f"must be the partition file's: its hold-out has {listed} samples of the classes"
+        raise SettingError("holdout-per-class", settings.holdout_per_class, rule)
+    return saved
 
 
 def _federation_of_sites(settings: DataSettings) -> Federation:
@@ -281,63 +327,12 @@ def _federation_of_sites(settings: DataSettings) -> Federation:
     )
 
 
-def _federation_from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
-    """Return the federation that a partition file describes.
-
-    Raises:
-        SettingError: holdout-per-class differs from the file's hold-out.
-        DataError: the file was made for other data, or has an index or a domain out of range.
-    """
-    saved = read(settings.partition_file)
-    where = str(path_of(settings.partition_file))
-    if saved.data != data.content:
-        rule = (
-            f"is a partition of other data: their hash is {printable(saved.data[:16])}, "
-            f"that of {settings.dataset} as set here {data.content[:16]}"
-        )
-        raise DataError(rule, where=where)
-    trained = np.concatenate([*saved.train, saved.holdout])
-    for part, split in ((trained, data.train), (saved.test, data.test)):
-        size = len(split.labels)
-        if not len(part) or part.min() < 0 or part.max() >= size:
-            raise DataError(f"its samples must be 0..{size - 1}, at least one", where=where)
-    domains = len(data.domain_names)
-    if any(not 0 <= domain < domains for domain in saved.domains or ()):
-        rule = f"its domains must be 0..{domains - 1}" if domains else "the data have no domains"
-        raise DataError(rule, where=where)
-
-    # The file determines the hold-out. The setting has no effect, but it must describe the run correctly.
-    holdout_C = np.bincount(data.train.labels[saved.holdout], minlength=data.num_classes)
-    expected = settings.holdout_per_class * max(1, domains)  # it is drawn from every domain
-    if (holdout_C != expected).any():
-        listed = ", ".join(map(str, holdout_C))
-        rule = f"must be the partition file's: its hold-out has {listed} samples of the classes"
-        raise SettingError("holdout-per-class", settings.holdout_per_class, rule)
-    return _federation(
-        settings, data, list(saved.train), saved.test, saved.domains, saved.holdout, seed
-    )
-
-
 def _federation(
-    settings: DataSettings,
-    data: Dataset,
-    parts: list[Indices],
-    global_test: Indices,
-    domains: tuple[int, ...] | None,
-    holdout: Indices,
-    seed: int,
+    settings: DataSettings, data: Dataset, partition: SavedPartition, seed: int
 ) -> Federation:
-    """Return a Federation: split off the validation samples, and compute counts and hash.
-
-    Args:
-        settings: The resolved settings.
-        data: The data set.
-        parts: Each client's sorted indices into the training set, from which validation samples are still to be taken.
-        global_test: Sorted indices into the test set.
-        domains: Each client's domain, or None.
-        holdout: Sorted indices into the training set: the server's hold-out.
-        seed: The run's seed.
-    """
+    """Return a Federation: split off the validation samples, and compute counts and hash."""
+    parts = list(partition.train)
+    global_test, domains, holdout = partition.test, partition.domains, partition.holdout
     validation: tuple[Indices, ...] | None = None
     if fraction := settings.validation_fraction:
         rule = f"has no effect: {settings.dataset} brings validation data of its own"
@@ -384,24 +379,6 @@ def _federation(
         standardized_rows=standardized_rows,
         noise=(settings.noise, seed),
     )
-
-
-def _subset(
-    data: Dataset, split: SplitData, indices: Indices, number: int, key: str, seed: int
-) -> Indices:
-    """Return positions in `indices`, sorted, of `number` samples, equally many of each class; of all if it is 0.
-
-    With domains, draw `number` samples from each domain. The first classes get the remainder.
-
-    Raises:
-        SettingError: naming `key`, if a class has too few samples.
-    """
-    if number == 0:
-        return np.arange(len(indices), dtype=np.int64)
-    labels_N = split.labels[indices]
-    domains_N = None if split.domains is None else split.domains[indices]
-    wanted_C = balanced_counts(number, data.num_classes)
-    return draw_of_each_domain(labels_N, domains_N, data.domain_names, wanted_C, key, number, seed)
 
 
 def partition_indices(

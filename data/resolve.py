@@ -16,6 +16,7 @@ from data.readers.catalog import (
     NAMED_KINDS,
     OWN_PREFIXES,
     SITES_PREFIX,
+    CatalogEntry,
     domain_names,
     has_domains,
     is_own,
@@ -24,10 +25,18 @@ from data.readers.catalog import (
     members,
     own_path,
 )
-from data.rules import require
-from data.settings import OF_OWN, PARTITIONS, USED_BY, DataSettings
+from data.settings import OF_OWN, PARTITIONS, DataSettings
 from data.sites import resolved
 from data.text import is_whole, name_list
+
+USED_IN = {
+    "cinic_train": ("cinic",),
+    "window_width": ("abide",),
+    "window_stride": ("abide",),
+    "test_fold": ("abide", "own"),
+    **dict.fromkeys(OF_OWN, ("own",)),
+}
+"""By field, the file layouts of data sets for which it has an effect. `own` means a user's own data."""
 
 
 def resolve(settings: DataSettings) -> DataSettings:
@@ -51,33 +60,18 @@ def resolve(settings: DataSettings) -> DataSettings:
     classes = _classes(settings, names)
     shape = _shape(settings, names)
     mean, std = _normalization(settings, names, shape)
-    _check_choices(settings, names)
-    rule = f"is for images, and the inputs are vectors of {shape[0]}"
-    images = len(shape) == 3
-    settings.require(settings.augmentation == "none" or images, "augmentation", rule)
+    _check_choices(settings, names, shape)
 
     sites = _sites(settings)
-    partition = _partition(settings, bool(sites))
-    in_memory = images and not settings.in_files
-    settings.require(not settings.noise or in_memory, "noise", "is for images, which are in memory")
+    partition = settings.partition
+    if partition == "auto":
+        several = bool(sites) or has_domains(settings.dataset)
+        partition = "domains" if several else "lda"
+        partition = "file" if settings.partition_file else partition
     _check_partition(settings, partition, bool(sites))
     domains = sites or domain_names(names)
     clients = _clients(settings, partition, len(domains))
-    if has_domains(settings.dataset) or (sites and partition == "domains"):
-        rule = f"a long tail over classes is not defined for dataset = {settings.dataset!r}"
-        settings.require(settings.imbalance_factor == 1, "imbalance_factor", rule)
-        settings.require(settings.largest_class == 0, "largest_class", rule)
-    if settings.train_images:
-        rule = f"contradicts imbalance-factor = {settings.imbalance_factor}: a long tail is sized by largest-class"
-        settings.require(settings.imbalance_factor == 1, "train_images", rule)
-        rule = f"contradicts largest-class = {settings.largest_class}"
-        settings.require(settings.largest_class == 0, "train_images", rule, "set one of the two")
-    if partition == "llt":
-        rule = f"must be a multiple of the number of classes, {len(classes)}, under partition llt"
-        require(clients % len(classes) == 0, "clients", clients, rule)
-        rule = f"has no effect with clients = {clients}, as many as classes: there the two forms are one"
-        differs = clients > len(classes)
-        settings.require(settings.llt_form == "exact" or differs, "llt_form", rule)
+    _check_sizes(settings, partition, clients, len(classes))
     return replace(
         settings,
         partition=partition,
@@ -118,29 +112,26 @@ def _clients(settings: DataSettings, partition: str, domains: int) -> int:
     Raises:
         SettingError: the setting is not 0, and the partition has another number of clients.
     """
-    clients = settings.clients
     if partition == "file":
-        saved = len(read(settings.partition_file).train)
-        rule = f"must be 0 or {saved}, the clients of partition-file"
-        settings.require(clients in (0, saved), "clients", rule)
-        return saved
-    if partition == "pooled":
-        rule = "must be 0 or 1: partition pooled is one client"
-        settings.require(clients in (0, 1), "clients", rule)
-        return 1
-    if partition == "domains":
-        expected = domains * (settings.parts_per_domain or 1)
+        implied = len(read(settings.partition_file).train)
+        rule = f"must be 0 or {implied}, the clients of partition-file"
+    elif partition == "pooled":
+        implied, rule = 1, "must be 0 or 1: partition pooled is one client"
+    elif partition == "domains":
+        implied = domains * (settings.parts_per_domain or 1)
         one = "part of a domain" if settings.parts_per_domain else "domain"
-        rule = f"must be 0 or {expected}, one client a {one} of dataset = {settings.dataset!r}"
-        settings.require(clients in (0, expected), "clients", rule)
-        return expected
-    return clients or 10
+        rule = f"must be 0 or {implied}, one client a {one} of dataset = {settings.dataset!r}"
+    else:
+        return settings.clients or 10
+    settings.require(settings.clients in (0, implied), "clients", rule)
+    return implied
 
 
 def _check_name(name: str, dataset: str) -> None:
     """Raise SettingError, with a suggestion if there is one, if `name`, a member of `dataset`, is no data set."""
     if is_own(name):
-        require(not name.endswith(":"), "dataset", dataset, f"{name!r} must go on with a path")
+        if name.endswith(":"):
+            raise SettingError("dataset", dataset, f"{name!r} must go on with a path")
         return
     if name in KNOWN:
         return
@@ -161,17 +152,7 @@ def _check_name(name: str, dataset: str) -> None:
     raise SettingError("dataset", dataset, rule, remedy=remedy)
 
 
-USED_IN = {
-    "cinic_train": ("cinic",),
-    "window_width": ("abide",),
-    "window_stride": ("abide",),
-    "test_fold": ("abide", "own"),
-    **dict.fromkeys(OF_OWN, ("own",)),
-}
-"""By field, the file layouts of data sets for which it has an effect. `own` means a user's own data."""
-
-
-def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
+def _check_choices(settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...]) -> None:
     """Raise SettingError for settings that have no effect with these data or do not apply to them."""
     layouts = {KNOWN[name].layout if name in KNOWN else "own" for name in names}
     families = {KNOWN[name].family if name in KNOWN else "own" for name in names}
@@ -189,6 +170,11 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
         has_recipe = has_domains(settings.dataset) and one_family
         rule = "is for several domains of digits, of Office-Caltech10, of DomainNet or of PACS"
         settings.require(has_recipe, "recipe", rule)
+    images = len(shape) == 3
+    rule = f"is for images, and the inputs are vectors of {shape[0]}"
+    settings.require(images or settings.augmentation == "none", "augmentation", rule)
+    in_memory = images and not settings.in_files
+    settings.require(in_memory or not settings.noise, "noise", "is for images, which are in memory")
 
 
 def _sites(settings: DataSettings) -> tuple[str, ...]:
@@ -202,79 +188,101 @@ def _sites(settings: DataSettings) -> tuple[str, ...]:
     return sites_of(settings.dataset, settings)
 
 
-def _partition(settings: DataSettings, sites: bool) -> str:
-    """Return the partition, with `auto` resolved. This is the only place that resolves it.
+def _check_partition(settings: DataSettings, partition: str, sites: bool) -> None:
+    """Raise SettingError for a partition that does not fit the data, and for settings that it does not use.
 
     `sites` is whether the user's own table names the site of each row.
     """
-    if settings.partition != "auto":
-        return settings.partition
     if settings.partition_file:
-        return "file"
-    return "domains" if sites or has_domains(settings.dataset) else "lda"
+        rule = "must be auto with a partition-file"
+        settings.require(settings.partition in ("auto", "file"), "partition", rule)
+    else:
+        settings.require(partition != "file", "partition", "needs a partition-file")
+    for fields in PARTITIONS.values():
+        for field in fields:
+            used = field in PARTITIONS[partition] or settings.is_default(field)
+            settings.require(used, field, f"has no effect with partition = {partition}")
+    by_domain = has_domains(settings.dataset)
+    if not sites and partition not in ("pooled", "file"):
+        rule = (
+            f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... (or a "
+            "table with a column site) need each other"
+        )
+        settings.require(by_domain == (partition == "domains"), "partition", rule)
+    if by_domain or (sites and partition == "domains"):
+        rule = f"a long tail over classes is not defined for dataset = {settings.dataset!r}"
+        settings.require(settings.imbalance_factor == 1, "imbalance_factor", rule)
+        settings.require(settings.largest_class == 0, "largest_class", rule)
 
 
-def _check_partition(settings: DataSettings, partition: str, sites: bool) -> None:
-    """Raise SettingError for a partition that does not fit the data, and for settings that it does not use."""
-    from_file = bool(settings.partition_file)
-    rule = "must be auto with a partition-file" if from_file else "needs a partition-file"
-    # `file` is what `auto` becomes with a partition-file; it stands last in PARTITIONS.
-    allowed = ("auto", "file") if from_file else PARTITIONS[:-1]
-    settings.require(settings.partition in allowed, "partition", rule)
-    for field, partitions in USED_BY.items():
-        used = partition in partitions or settings.is_default(field)
-        settings.require(used, field, f"has no effect with partition = {partition}")
-    agree = has_domains(settings.dataset) == (partition == "domains")
-    rule = (
-        f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... (or a "
-        "table with a column site) need each other"
-    )
-    settings.require(agree or sites or partition in ("pooled", "file"), "partition", rule)
+def _check_sizes(settings: DataSettings, partition: str, clients: int, classes: int) -> None:
+    """Raise SettingError for numbers of samples or clients that contradict each other."""
+    if settings.train_images:
+        rule = f"contradicts imbalance-factor = {settings.imbalance_factor}: a long tail is sized by largest-class"
+        settings.require(settings.imbalance_factor == 1, "train_images", rule)
+        rule = f"contradicts largest-class = {settings.largest_class}"
+        settings.require(settings.largest_class == 0, "train_images", rule, "set one of the two")
+    if partition == "llt":
+        if clients % classes:
+            rule = f"must be a multiple of the number of classes, {classes}, under partition llt"
+            raise SettingError("clients", clients, rule)
+        rule = f"has no effect with clients = {clients}, as many as classes: there the two forms are one"
+        settings.require(settings.llt_form == "exact" or clients > classes, "llt_form", rule)
+
+
+def _usual(settings: DataSettings, names: tuple[str, ...]) -> CatalogEntry | None:
+    """Return what the catalog says of the data: several domains are brought to one form. None for a user's own data."""
+    entry = KNOWN.get(names[0])
+    if entry is None or not has_domains(settings.dataset):
+        return entry
+    family = FAMILIES[entry.family]
+    return replace(entry, shape=family.shape, mean=(family.mean,), std=(family.std,))
+
+
+def _require_stated(settings: DataSettings, names: tuple[str, ...], key: str) -> None:
+    """Raise SettingError for a user's own data whose classes or input-shape nothing says."""
+    for name in names:
+        if is_own(name):
+            value = getattr(settings, key.replace("-", "_"))
+            raise SettingError(key, value, _missing_rule(name, settings, key))
 
 
 def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the class names: those of `classes`, else those of the data sets `names`. Raises SettingError."""
+    stated = settings.classes.strip()
+    if not stated:
+        _require_stated(settings, names, "classes")
     known = [name for name in names if not is_own(name)]
-    if not settings.classes.strip():
-        for name in names:
-            if is_own(name):
-                rule = _missing_rule(name, settings, "classes")
-                raise SettingError("classes", settings.classes, rule)
-        first, *others = known
-        for name in others:
-            same = KNOWN[name].class_names == KNOWN[first].class_names
-            rule = f"the classes of {first} and of {name} differ, so they cannot be domains of one problem"
-            settings.require(same, "dataset", rule)
-        return KNOWN[first].class_names
-    classes = settings.class_names
     for name in known:
         number = len(KNOWN[name].class_names)
-        rule = f"must be {number} classes for {name}"
-        settings.require(len(classes) == number, "classes", rule)
+        is_same = KNOWN[name].class_names == KNOWN[known[0]].class_names
+        if stated:
+            rule = f"must be {number} classes for {name}"
+            settings.require(len(settings.class_names) == number, "classes", rule)
+        else:
+            rule = f"the classes of {known[0]} and of {name} differ, so they cannot be domains of one problem"
+            settings.require(is_same, "dataset", rule)
     # `classes` can be a number in place of names. A data set of the catalog then keeps its own names.
-    if known and is_whole(settings.classes.strip()):
+    if known and (not stated or is_whole(stated)):
         return KNOWN[known[0]].class_names
-    return classes
+    return settings.class_names
 
 
 def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the input shape, (C, H, W) or (F,): that of input-shape, else the data set's. Raises SettingError."""
-    if settings.input_shape.strip():
-        shape = settings.shape
-        image = len(shape) == 3 and shape[0] in (1, 3)
-        for name in names:
-            known_vectors = name in KNOWN and len(KNOWN[name].shape) == 1
-            any_shape = known_vectors or name.startswith(("npz:", "csv:", "medmnist:"))
-            rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
-            settings.require(image or any_shape, "input_shape", rule)
-        return shape
+    usual = _usual(settings, names)
+    if not settings.input_shape.strip():
+        _require_stated(settings, names, "input-shape")
+        assert usual is not None, "a data set of the catalog"
+        return usual.shape
+    shape = settings.shape
+    image = len(shape) == 3 and shape[0] in (1, 3)
     for name in names:
-        if is_own(name):
-            rule = _missing_rule(name, settings, "input-shape")
-            raise SettingError("input-shape", settings.input_shape, rule)
-    if has_domains(settings.dataset):
-        return FAMILIES[KNOWN[names[0]].family].shape
-    return KNOWN[names[0]].shape
+        known_vectors = name in KNOWN and len(KNOWN[name].shape) == 1
+        any_shape = known_vectors or name.startswith(("npz:", "csv:", "medmnist:"))
+        rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
+        settings.require(image or any_shape, "input_shape", rule)
+    return shape
 
 
 def _normalization(
@@ -282,51 +290,35 @@ def _normalization(
 ) -> tuple[str, str]:
     """Return mean and std as settings have them, one value per channel or a single one for vectors.
 
-    Empty where a user's own vectors are standardized by their training rows. Raises SettingError.
+    Without settings they are 0 and 1 for vectors of the catalog, the data set's own, or 0.5. Empty where a user's own
+    vectors are standardized by their training rows.
+
+    Raises:
+        SettingError: another number of values, or a std that is not positive.
     """
-    channels = shape[0] if len(shape) == 3 else 1
-    default_mean, default_std = _default_normalization(settings, names, shape, channels)
-
-    described = "x".join(map(str, shape))
-    rule = f"must be one value, or {shape[0]}, for input-shape {described}"
-    mean = settings.means if settings.mean.strip() else default_mean
-    if len(mean) == 1:
-        mean = mean * channels
-    settings.require(len(mean) in (channels, shape[0]), "mean", rule)
-    std = settings.stds if settings.std.strip() else default_std
-    if len(std) == 1:
-        std = std * channels
-    settings.require(len(std) in (channels, shape[0]), "std", rule)
-    settings.require(all(value > 0 for value in std), "std", "must be greater than 0")
-    mean_text = ",".join(map(str, mean))
-    std_text = ",".join(map(str, std))
-    if len(shape) == 1 and any(map(is_own, names)):
-        mean_text = mean_text if settings.mean.strip() else ""
-        std_text = std_text if settings.std.strip() else ""
-    return mean_text, std_text
-
-
-def _default_normalization(
-    settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...], channels: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std for settings without them: 0 and 1 for vectors of the catalog, the data set's own, or 0.5."""
+    entry = _usual(settings, names)
+    usual: dict[str, tuple[float, ...]] = {"mean": (0.5,), "std": (0.5,)}
     if len(shape) == 1:
-        return (0.0,), (1.0,)
-    if has_domains(settings.dataset) and names[0] in KNOWN:
-        family = FAMILIES[KNOWN[names[0]].family]
-        return (family.mean,) * channels, (family.std,) * channels
-    if settings.dataset in KNOWN:
-        entry = KNOWN[settings.dataset]
-        return _per_channel(entry.mean, channels), _per_channel(entry.std, channels)
-    return (0.5,) * channels, (0.5,) * channels
-
-
-def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Return one value per channel: the data set's own, or their average if it has another number of channels."""
-    if len(values) == channels:
-        return values
-    average = round(sum(values) / len(values), 4)
-    return (average,) * channels
+        own = any(map(is_own, names))
+        usual = {"mean": (), "std": ()} if own else {"mean": (0.0,), "std": (1.0,)}
+    elif entry is not None:
+        usual = {"mean": entry.mean, "std": entry.std}
+    channels = shape[0] if len(shape) == 3 else 1
+    texts = []
+    for key, stated in (("mean", settings.means), ("std", settings.stds)):
+        values = stated or usual[key]
+        if not stated and len(values) not in (0, channels):
+            values = (
+                round(sum(values) / len(values), 4),
+            )  # of images of another number of channels
+        if len(values) == 1:
+            values *= channels
+        rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
+        settings.require(len(values) in (0, channels, shape[0]), key, rule)
+        texts.append(",".join(map(str, values)))
+    settings.require(all(value > 0 for value in settings.stds), "std", "must be greater than 0")
+    mean, std = texts
+    return mean, std
 
 
 def _missing_rule(name: str, settings: DataSettings, key: str) -> str:

@@ -8,33 +8,23 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, Lt
 
 from data.errors import SettingError
-from data.readers.catalog import KNOWN
+from data.readers.catalog import IMAGENET_LT
 from data.rules import OneOf, Rule, Settings, require
 from data.text import NAMES_RULE, any_number, is_whole, names_in
 
-PARTITIONS = (
-    "auto",
-    "iid",
-    "lda",
-    "feddf",
-    "llt",
-    "quantity",
-    "classes-per-client",
-    "domains",
-    "pooled",
-    "file",
-)
-USED_BY = {
-    "alpha": ("lda", "feddf", "llt", "quantity"),
-    "min_samples": ("lda", "quantity"),
-    "llt_form": ("llt",),
-    "classes_per_client": ("classes-per-client",),
-    "parts_per_domain": ("domains",),
-    "domain_percent": ("domains",),
+PARTITIONS: dict[str, tuple[str, ...]] = {
+    "auto": (),
+    "iid": (),
+    "lda": ("alpha", "min_samples"),
+    "feddf": ("alpha",),
+    "llt": ("alpha", "llt_form"),
+    "quantity": ("alpha", "min_samples"),
+    "classes-per-client": ("classes_per_client",),
+    "domains": ("parts_per_domain", "domain_percent"),
+    "pooled": (),
+    "file": (),
 }
-"""The partitions that look at a field; under any other it would change nothing."""
-
-
+"""By name, the fields that a partition looks at; any other would change nothing."""
 FRAME = "must be a number from 0, or middle"
 ROLES = ("path", "label", "site", "patient", "split", "fold", "subject")
 """What a column can mean."""
@@ -263,25 +253,27 @@ class DataSettings(Settings):
         names: dict[str, str] = {}
         ignored: list[str] = []
         role = ""
-        rule = f"must be ROLE=NAME,... with {', '.join(ROLES)} as roles, each once, and with a comma in NAME as "
-        rule += '"ROLE=NAME",...; ignore=NAME,NAME leaves columns out'
         for part in filter(None, self._names("columns")):
             before, equals, name = (text.strip() for text in part.partition("="))
-            if not equals and role == IGNORE:
-                # A further name of ignore=NAME,NAME: no other role has a part without =.
-                ignored.append(part)
-                continue
-            role = before
-            if role == IGNORE:
-                self.require(bool(name), "columns", rule)
+            if equals:
+                role = before
+            elif role == IGNORE:
+                name = (
+                    part  # a further name of ignore=NAME,NAME: no other role has a part without =
+                )
+            if role == IGNORE and name:
                 ignored.append(name)
-                continue
-            new_role = role in ROLES and role not in names
-            self.require(bool(equals) and new_role, "columns", rule)
-            names[role] = name
+            elif equals and role in ROLES and role not in names:
+                names[role] = name
+            else:
+                rule = (
+                    f"must be ROLE=NAME,... with {', '.join(ROLES)} as roles, each once, and with a comma in "
+                    'NAME as "ROLE=NAME",...; ignore=NAME,NAME leaves columns out'
+                )
+                raise SettingError("columns", self.columns, rule)
+        columns = [*names.values(), *ignored]
         for name in ignored:
-            once = ignored.count(name) == 1 and name not in names.values()
-            self.require(once, "columns", f"must name column {name!r} once")
+            self.require(columns.count(name) == 1, "columns", f"must name column {name!r} once")
         return names, tuple(ignored)
 
     @property
@@ -299,14 +291,12 @@ class DataSettings(Settings):
     @property
     def long_tailed(self) -> bool:
         """Whether classes have shot groups: a long tail is cut, or the data come with one."""
-        known = KNOWN.get(self.dataset)
-        return self.imbalance_factor > 1 or (known is not None and known.long_tailed)
+        return self.imbalance_factor > 1 or self.in_files
 
     @property
     def in_files(self) -> bool:
         """Whether the images stay in their files and are decoded on demand: ImageNet-LT's would be 17 GB."""
-        known = KNOWN.get(self.dataset)
-        return known is not None and known.image_folder != ""
+        return self.dataset == IMAGENET_LT
 
 
 USUAL = DataSettings()

@@ -1,6 +1,5 @@
 """Sanitizing of untrusted text from clients, workers, files and errors."""
 
-import builtins
 import csv
 import math
 import shlex
@@ -113,22 +112,13 @@ def said(error: Exception) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """Return what an error says, in one line."""
-    error_class = type(error)
-    name = f"{error_class.__module__}.{error_class.__qualname__}".removeprefix("builtins.")
-    words = " ".join(str(error).split())
-    return spoken(name, words)
-
-
-def spoken(kind: str, words: str) -> str:
-    """Return the words of an error whose class is `kind`, as tracebacks name it.
+    """Return what an error says, in one line.
 
     Errors of our classes, RuntimeError and OSError speak in sentences; others mean little without their class.
     """
-    parts = kind.split(".")
-    package, name = parts[0], parts[-1]
-    builtin = getattr(builtins, kind, None)
-    of_builtins = isinstance(builtin, type) and issubclass(builtin, RuntimeError | OSError)
+    words = " ".join(str(error).split())
+    package = type(error).__module__.partition(".")[0]
+    of_builtins = package == "builtins" and isinstance(error, RuntimeError | OSError)
     if words and (package in PACKAGES or of_builtins):
         return words
-    return f"{name}: {words}"
+    return f"{type(error).__name__}: {words}"

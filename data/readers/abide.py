@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError
+from data.extras import needed
 from data.readers.npz import read_arrays
 from data.readers.splits import Raw, Split, folds
 from data.settings import DataSettings
@@ -74,40 +75,26 @@ def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
         listed = " and ".join(map(str, regions))
         raise DataError(f"subjects have {listed} regions, not all the same", where=site.where)
 
-    test_subjects = folds(site.labels, site.name)[fold]
-    subjects = np.arange(len(lengths))
-    is_test = np.isin(subjects, test_subjects)
-    train = _windows_split(site, subjects[~is_test], "train", width, stride)
-    test = _windows_split(site, subjects[is_test], "test", width, stride)
-    return Raw(train, test)
-
-
-def _windows_split(
-    site: Site, subjects: NDArray[np.int64], key: str, width: int, stride: int
-) -> Split:
-    """The windows of some subjects, (N, pairs of regions), subject after subject.
-
-    The split's `subjects` are numbered at the site; a subject is tested by all its windows together.
-    """
-    regions = site.series[0].shape[1]
-    pairs = regions * (regions - 1) // 2
-    lengths = np.array([len(site.series[subject]) for subject in subjects], np.int64)
-    counts = (lengths - width) // stride + 1
-    vectors = np.empty((counts.sum(), pairs), np.float32)
-    begin = 0
-    for subject, count in zip(subjects.tolist(), counts.tolist(), strict=True):
-        windows = window_correlations(site.series[subject], width, stride)
-        vectors[begin : begin + count] = windows
-        begin += count
-    subject_N = np.repeat(subjects, counts)
-    return Split(
-        images=vectors,
-        labels=site.labels[subject_N],
-        where=site.where,
-        key=key,
-        subjects=subject_N,
-        tested_as_one=True,
-    )
+    tested = folds(site.labels, site.name)[fold]
+    splits = []
+    for key in ("train", "test"):
+        is_chosen = np.isin(np.arange(len(lengths)), tested, invert=key == "train")
+        windows = [
+            window_correlations(series, width, stride)
+            for series, chosen in zip(site.series, is_chosen, strict=True)
+            if chosen
+        ]
+        subject_N = np.repeat(np.flatnonzero(is_chosen), list(map(len, windows)))
+        split = Split(
+            images=np.concatenate(windows),
+            labels=site.labels[subject_N],
+            where=site.where,
+            key=key,
+            subjects=subject_N,
+            tested_as_one=True,  # by all windows of a subject together
+        )
+        splits.append(split)
+    return Raw(*splits)
 
 
 def window_correlations(
@@ -149,10 +136,9 @@ def read_pcp(folder: Path, site: str) -> Site:
         DataError: files of several pipelines or atlases, or that cannot be read, or of a subject without diagnosis.
     """
     files = sorted(folder.glob(f"*/*/{site}_*_rois_*.1D"))
-    versions = set()
-    for file in files:
-        atlas = file.stem.split("_rois_")[1]
-        versions.add(f"{file.parent.relative_to(folder)} {atlas}")
+    versions = {
+        f"{file.parent.relative_to(folder)} {file.stem.split('_rois_')[1]}" for file in files
+    }
     if len(versions) > 1:
         listed = " and as ".join(sorted(versions))
         raise DataError(f"{site} is there as {listed}: keep one of them", where=str(folder))
@@ -161,11 +147,10 @@ def read_pcp(folder: Path, site: str) -> Site:
     kept = []
     labels = []
     for file in files:
-        subject = _subject_of(file)
-        group = diagnoses.get(subject, "nothing")
+        group = diagnoses.get(_subject_of(file), "nothing")
         if group not in LABELS:
-            rule = f"DX_GROUP of {subject} is {group}: must be 1 or 2"
-            raise DataError(f"{folder / PHENOTYPES}: {rule}")
+            rule = f"DX_GROUP of {_subject_of(file)} is {group}: must be 1 or 2"
+            raise DataError(rule, where=str(folder / PHENOTYPES))
         series = _read_1d(file)
         changes = (series != series[:1]).any(axis=0)
         if changes.all():
@@ -212,13 +197,9 @@ def fetch_pcp(root: Path, site: str) -> None:
     Raises:
         DataError: nilearn is not installed, or the download failed.
     """
+    datasets = needed("nilearn.datasets", "abide", "download = true", verb="downloads")
     try:
-        from nilearn.datasets import fetch_abide_pcp
-    except ImportError:
-        rule = "nilearn downloads ABIDE and is not installed: pip install 'fedskew[abide]'"
-        raise DataError(f"download = true: {rule}") from None
-    try:
-        fetch_abide_pcp(
+        datasets.fetch_abide_pcp(
             data_dir=str(root),
             pipeline="cpac",
             band_pass_filtering=True,
@@ -229,9 +210,8 @@ def fetch_pcp(root: Path, site: str) -> None:
             verbose=0,
         )
     except Exception as error:  # whatever a server answers
-        raise DataError(
-            f"nilearn cannot download ABIDE: {type(error).__name__}: {error}", where=str(root)
-        ) from error
+        rule = f"nilearn cannot download ABIDE: {type(error).__name__}: {error}"
+        raise DataError(rule, where=str(root)) from error
 
 
 def _diagnoses(folder: Path, site: str) -> dict[str, str]:

@@ -106,10 +106,8 @@ def write(folder: Path, arrays: Arrays) -> None:
     """
     temporary = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
-        if not temporary.parent.is_dir():
-            temporary.parent.mkdir(0o700, parents=True, exist_ok=True)
         with owner_only():  # they may be patients' images
-            temporary.mkdir(0o700)
+            temporary.mkdir(parents=True)
             for name, array in arrays.items():
                 np.save(temporary / f"{name}.npy", array)
             described = {**hashes_of(arrays), "files": stats(temporary, arrays)}
@@ -182,15 +180,13 @@ def copies(folder: Path) -> dict[Path, int]:
     return found
 
 
-def clear(folder: Path) -> int:
-    """Delete all copies; returns the bytes. Raises DataError where one cannot be deleted."""
-    there = copies(folder)
-    for path in there:
+def clear(folder: Path) -> None:
+    """Delete all copies. Raises DataError where one cannot be deleted."""
+    for path in copies(folder):
         try:
             shutil.rmtree(path)
         except OSError as error:
             raise DataError(f"cannot be deleted ({error.strerror})", where=str(path)) from error
-    return sum(there.values())
 
 
 def stats(folder: Path, names: Iterable[str]) -> dict[str, list[int]]:

@@ -18,28 +18,20 @@ class CatalogEntry:
     """Of each channel, on the scale 0..1."""
     std: tuple[float, ...]
     """Of each channel, on the scale 0..1."""
+    layout: str = "torchvision"
+    """Which reader of layouts.py understands the files; torchvision, or scikit-learn where there are no files."""
+    files: tuple[str, ...] = ()
+    """Patterns, below data-root, of the files (or folders) of the official layout; all must be there."""
     torchvision_class: str = ""
     """Name in torchvision.datasets; empty where torchvision has none."""
     torchvision_root: str = ""
     """What torchvision calls root, below data-root."""
-    files: tuple[str, ...] = ()
-    """Patterns, below data-root, of the files (or folders) of the official layout; all must be there."""
-    layout: str = "torchvision"
-    """Which reader of layouts.py understands the files; torchvision, or only npz where there are no files."""
-    family: str = "digits"
-    """How it is treated as one domain of several: a key of FAMILIES."""
-    how: str = ""
-    """How to get it where no library can download it."""
     nilearn_files: tuple[str, ...] = ()
     """Patterns of `files` as nilearn downloads it; empty where nilearn does not."""
-    sizes: tuple[int, int] = (0, 0)
-    """Training and test samples, for estimates before the data are there; 0 where that depends on settings."""
-    image_folder: str = ""
-    """Where the images stay in their files, the folder below data-root; empty where they are copied into the cache."""
-    central: bool = False
-    """Whether an image is cut to its center, and not squeezed, where it has another shape."""
-    long_tailed: bool = False
-    """Whether the classes are a long tail as they come, so that they have shot groups without a cut."""
+    how: str = ""
+    """How to get it where no library can download it."""
+    family: str = "digits"
+    """How it is treated as one domain of several: a key of FAMILIES."""
 
     @property
     def downloaded_by(self) -> str:
@@ -77,7 +69,9 @@ FAMILIES = {
 }
 
 
-_SCANNERS = ("plain", "faint", "blurred", "noisy")
+IMAGENET_LT = "imagenet-lt"
+"""The data set whose images stay in their files, cut to their center, and whose classes come as a long tail."""
+
 _DIGITS = tuple(str(digit) for digit in range(10))
 _IDX = (
     "train-images-idx3-ubyte",
@@ -96,19 +90,8 @@ _CIFAR100 = (
     "snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train "
     "trout tulip turtle wardrobe whale willow_tree wolf woman worm"
 )
-
-_CIFAR10 = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+_CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
+_FASHION = "T-shirt Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag Ankle_boot"
 _HALF = (0.5, 0.5, 0.5)
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _OFFICE = (
@@ -118,120 +101,64 @@ _PACS = "dog elephant giraffe guitar horse house person"
 _DOMAINNET = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
 
 
-def _scanner() -> CatalogEntry:
-    return CatalogEntry(
-        _DIGITS, (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn", family="scanners"
-    )
-
-
-def _office(domain: str) -> CatalogEntry:
-    return CatalogEntry(
-        tuple(_OFFICE.split()),
-        (3, 256, 256),
-        (0.0,) * 3,
-        (1.0,) * 3,
-        files=(f"office_caltech_10/{domain}/*",),
-        layout="office",
-        family="office",
-        how="unpack office_caltech_10 (Gong et al., 2012), one folder a domain, into data-root",
-    )
-
-
-def _pacs(domain: str) -> CatalogEntry:
-    return CatalogEntry(
-        tuple(_PACS.split()),
-        (3, 256, 256),
-        (0.0,) * 3,
-        (1.0,) * 3,
-        files=(f"PACS/{domain}/*",),
-        layout="pacs",
-        family="pacs",
-        how="unpack PACS (Li et al., 2017), one folder a domain, into data-root/PACS",
-    )
-
-
-def _domainnet(domain: str) -> CatalogEntry:
-    return CatalogEntry(
-        tuple(_DOMAINNET.split()),
-        (3, 256, 256),
-        (0.0,) * 3,
-        (1.0,) * 3,
-        files=(f"DomainNet/{domain}/*",),
-        layout="domainnet",
-        family="domainnet",
-        how=f"unpack {domain}.zip of DomainNet (Peng et al., 2019), with its two list files, into data-root/DomainNet",
-    )
+def _domains(
+    family: str, class_names: str, folder: str, domains: str, how: str
+) -> dict[str, CatalogEntry]:
+    """Return the domains of a family, of which each has a folder of images below `folder`."""
+    entries = {}
+    for domain in domains.split():
+        entries[f"{family}-{domain.replace('_', '-')}"] = CatalogEntry(
+            tuple(class_names.split()),
+            (3, 256, 256),
+            (0.0,) * 3,
+            (1.0,) * 3,
+            layout=family,
+            files=(f"{folder}/{domain}/*",),
+            how=how.format(domain=domain),
+            family=family,
+        )
+    return entries
 
 
 def _abide(site: str) -> CatalogEntry:
+    phenotypes = "ABIDE_pcp/Phenotypic_V1_0b_preprocessed1.csv"
     return CatalogEntry(
         ("control", "autism"),
         (6105,),
         (0.0,),
         (1.0,),
-        files=(f"abide/{site}.npz",),
-        nilearn_files=(
-            "ABIDE_pcp/Phenotypic_V1_0b_preprocessed1.csv",
-            f"ABIDE_pcp/*/*/{site}_*_rois_*.1D",
-        ),
         layout="abide",
+        files=(f"abide/{site}.npz",),
+        nilearn_files=(phenotypes, f"ABIDE_pcp/*/*/{site}_*_rois_*.1D"),
         family="abide",
     )
 
 
-_SIZES = {
-    "digits": (1437, 360),
-    "digits-3-8": (285, 72),
-    **{f"digits-{scanner}": (320, 90) for scanner in _SCANNERS},
-    "mnist": (60_000, 10_000),
-    "fashion-mnist": (60_000, 10_000),
-    "usps": (7291, 2007),
-    "cifar10": (50_000, 10_000),
-    "cifar100": (50_000, 10_000),
-    "mnist-m": (60_000, 10_000),
-    "svhn": (73_257, 26_032),
-    "synthdigits": (479_400, 9553),
-    "cinic10": (180_000, 90_000),
-    "tiny-imagenet": (100_000, 10_000),
-    "imagenet-lt": (115_846, 50_000),
-    "office-amazon": (766, 192),
-    "office-caltech": (898, 225),
-    "office-dslr": (125, 32),
-    "office-webcam": (236, 59),
-}
+_SMALL_DIGITS = CatalogEntry(_DIGITS, (1, 8, 8), (0.5,), (0.5,), "scikit-learn")
+_SCANNER = replace(_SMALL_DIGITS, family="scanners")
 KNOWN: dict[str, CatalogEntry] = {
-    "digits": CatalogEntry(_DIGITS, (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn"),
-    "digits-3-8": CatalogEntry(("3", "8"), (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn"),
-    **{f"digits-{scanner}": _scanner() for scanner in _SCANNERS},
+    "digits": _SMALL_DIGITS,
+    "digits-3-8": replace(_SMALL_DIGITS, class_names=("3", "8")),
+    "digits-plain": _SCANNER,
+    "digits-faint": _SCANNER,
+    "digits-blurred": _SCANNER,
+    "digits-noisy": _SCANNER,
     "mnist": CatalogEntry(
         _DIGITS,
         (1, 28, 28),
         (0.1307,),
         (0.3081,),
-        "MNIST",
-        "",
-        tuple(f"MNIST/raw/{file}" for file in _IDX),
+        files=tuple(f"MNIST/raw/{file}" for file in _IDX),
+        torchvision_class="MNIST",
     ),
     # IWDS only divides by 255; these are the training pixels' own mean and standard deviation.
     "fashion-mnist": CatalogEntry(
-        (
-            "T-shirt",
-            "Trouser",
-            "Pullover",
-            "Dress",
-            "Coat",
-            "Sandal",
-            "Shirt",
-            "Sneaker",
-            "Bag",
-            "Ankle boot",
-        ),
+        tuple(name.replace("_", " ") for name in _FASHION.split()),
         (1, 28, 28),
         (0.2860,),
         (0.3530,),
-        "FashionMNIST",
-        "",
-        tuple(f"FashionMNIST/raw/{file}" for file in _IDX),
+        files=tuple(f"FashionMNIST/raw/{file}" for file in _IDX),
+        torchvision_class="FashionMNIST",
     ),
     # The training pixels' own, as torchvision decodes them.
     "usps": CatalogEntry(
@@ -239,27 +166,25 @@ KNOWN: dict[str, CatalogEntry] = {
         (1, 16, 16),
         (0.2539,),
         (0.3842,),
-        "USPS",
-        "USPS",
-        ("USPS/usps.bz2", "USPS/usps.t.bz2"),
+        files=("USPS/usps.bz2", "USPS/usps.t.bz2"),
+        torchvision_class="USPS",
+        torchvision_root="USPS",
     ),
     "cifar10": CatalogEntry(
-        _CIFAR10,
+        tuple(_CIFAR10.split()),
         (3, 32, 32),
         _CIFAR_MEAN,
         _CIFAR_STD,
-        "CIFAR10",
-        "",
-        ("cifar-10-batches-py/*",),
+        files=("cifar-10-batches-py/*",),
+        torchvision_class="CIFAR10",
     ),
     "cifar100": CatalogEntry(
         tuple(_CIFAR100.split()),
         (3, 32, 32),
         _CIFAR_MEAN,
         _CIFAR_STD,
-        "CIFAR100",
-        "",
-        ("cifar-100-python/*",),
+        files=("cifar-100-python/*",),
+        torchvision_class="CIFAR100",
     ),
     # FedBN (Li et al., 2021) normalizes every domain with .5/.5; torchvision has no class for it.
     "mnist-m": CatalogEntry(
@@ -267,8 +192,8 @@ KNOWN: dict[str, CatalogEntry] = {
         (3, 32, 32),
         _HALF,
         _HALF,
-        files=("mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m_test_labels.txt"),
         layout="mnist-m",
+        files=("mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m_test_labels.txt"),
         how="unpack mnist_m.tar.gz (Ganin et al., 2016) into data-root",
     ),
     "svhn": CatalogEntry(
@@ -276,28 +201,28 @@ KNOWN: dict[str, CatalogEntry] = {
         (3, 32, 32),
         _HALF,
         _HALF,
-        "SVHN",
-        "SVHN",
-        ("SVHN/train_32x32.mat", "SVHN/test_32x32.mat"),
-        "mat",
+        layout="mat",
+        files=("SVHN/train_32x32.mat", "SVHN/test_32x32.mat"),
+        torchvision_class="SVHN",
+        torchvision_root="SVHN",
     ),
     "synthdigits": CatalogEntry(
         _DIGITS,
         (3, 32, 32),
         _HALF,
         _HALF,
-        files=("SynthDigits/synth_train_32x32.mat", "SynthDigits/synth_test_32x32.mat"),
         layout="mat",
+        files=("SynthDigits/synth_train_32x32.mat", "SynthDigits/synth_test_32x32.mat"),
         how="the .mat files of SynthDigits (Ganin and Lempitsky, 2015)",
     ),
     # FedMA (Wang et al., 2020).
     "cinic10": CatalogEntry(
-        _CIFAR10,
+        tuple(_CIFAR10.split()),
         (3, 32, 32),
         (0.4789, 0.4723, 0.4305),
         (0.2421, 0.2383, 0.2587),
-        files=("CINIC-10/train/*", "CINIC-10/valid/*", "CINIC-10/test/*"),
         layout="cinic",
+        files=("CINIC-10/train/*", "CINIC-10/valid/*", "CINIC-10/test/*"),
         how="unpack CINIC-10.tar.gz (Darlow et al., 2018) into data-root/CINIC-10",
     ),
     "tiny-imagenet": CatalogEntry(
@@ -305,48 +230,62 @@ KNOWN: dict[str, CatalogEntry] = {
         (3, 64, 64),
         _IMAGENET_MEAN,
         _IMAGENET_STD,
+        layout="tiny-imagenet",
         files=(
             "tiny-imagenet-200/wnids.txt",
             "tiny-imagenet-200/train/*/images",
             "tiny-imagenet-200/val/val_annotations.txt",
         ),
-        layout="tiny-imagenet",
         how="unpack tiny-imagenet-200.zip (Stanford CS231n) into data-root",
     ),
-    "imagenet-lt": CatalogEntry(
+    IMAGENET_LT: CatalogEntry(
         tuple(map(str, range(1000))),
         (3, 224, 224),
         _IMAGENET_MEAN,
         _IMAGENET_STD,
-        files=("ImageNet/ImageNet_LT_train.txt", "ImageNet/ImageNet_LT_test.txt"),
         layout="imagenet-lt",
-        image_folder="ImageNet",
-        central=True,
-        long_tailed=True,
+        files=("ImageNet/ImageNet_LT_train.txt", "ImageNet/ImageNet_LT_test.txt"),
         how="put the list files of ImageNet-LT (Liu et al., 2019) beside ImageNet's own train and val folders",
     ),
-    **{f"office-{domain}": _office(domain) for domain in ("amazon", "caltech", "dslr", "webcam")},
-    **{
-        f"pacs-{domain.replace('_', '-')}": _pacs(domain)
-        for domain in ("art_painting", "cartoon", "photo", "sketch")
-    },
-    **{
-        f"domainnet-{domain}": _domainnet(domain)
-        for domain in ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-    },
-    **{
-        f"abide-{site.lower().replace('_', '-')}": _abide(site)
-        for site in ("NYU", "UM_1", "USM", "UCLA_1")
-    },
+    **_domains(
+        "office",
+        _OFFICE,
+        "office_caltech_10",
+        "amazon caltech dslr webcam",
+        "unpack office_caltech_10 (Gong et al., 2012), one folder a domain, into data-root",
+    ),
+    **_domains(
+        "pacs",
+        _PACS,
+        "PACS",
+        "art_painting cartoon photo sketch",
+        "unpack PACS (Li et al., 2017), one folder a domain, into data-root/PACS",
+    ),
+    **_domains(
+        "domainnet",
+        _DOMAINNET,
+        "DomainNet",
+        "clipart infograph painting quickdraw real sketch",
+        "unpack {domain}.zip of DomainNet (Peng et al., 2019), with its two list files, into data-root/DomainNet",
+    ),
+    "abide-nyu": _abide("NYU"),
+    "abide-um-1": _abide("UM_1"),
+    "abide-usm": _abide("USM"),
+    "abide-ucla-1": _abide("UCLA_1"),
 }
-KNOWN = {name: replace(known, sizes=_SIZES.get(name, (0, 0))) for name, known in KNOWN.items()}
+
+
+def _family(family: str) -> tuple[str, ...]:
+    return tuple(name for name, known in KNOWN.items() if known.family == family)
+
+
 ALIASES = {
     "digits-five": ("mnist", "svhn", "usps", "synthdigits", "mnist-m"),
-    "office-caltech10": tuple(name for name in KNOWN if name.startswith("office-")),
-    "pacs": tuple(name for name in KNOWN if name.startswith("pacs-")),
-    "domainnet": tuple(name for name in KNOWN if name.startswith("domainnet-")),
-    "abide": tuple(name for name in KNOWN if name.startswith("abide-")),
-    "digits-scanners": tuple(name for name, known in KNOWN.items() if known.family == "scanners"),
+    "office-caltech10": _family("office"),
+    "pacs": _family("pacs"),
+    "domainnet": _family("domainnet"),
+    "abide": _family("abide"),
+    "digits-scanners": _family("scanners"),
 }
 """Names for sets of domains, those of the papers in the papers' order."""
 

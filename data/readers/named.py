@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -38,7 +39,7 @@ SCANNERS: dict[str, Scanner] = {
 
 
 def files_of(name: str, settings: DataSettings) -> list[Path]:
-    """The files that hold a named data set; empty where they are not there yet and may be downloaded (and for digits).
+    """Return the files of a named data set; none for digits, and where they may still be downloaded.
 
     Raises:
         DataError: they are not there and may not, or cannot, be downloaded.
@@ -49,82 +50,60 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
     if not settings.data_root:
         raise DataError(f"data-root = '': {name} needs the folder that holds its files")
     root = Path(settings.data_root).expanduser()
-    if (root / f"{name}.npz").is_file():
-        return [root / f"{name}.npz"]
-    layouts = [patterns for patterns in (known.files, known.nilearn_files) if patterns]
+    layouts = [(f"{name}.npz",), *filter(None, (known.files, known.nilearn_files))]
     for patterns in layouts:
-        paths_of_patterns = [sorted(root.glob(pattern)) for pattern in patterns]
+        files = [sorted(root.glob(pattern)) for pattern in patterns]
         # Without a path for one of the patterns the layout is not, or not completely, there.
-        if all(paths_of_patterns):
-            return list(itertools.chain.from_iterable(paths_of_patterns))
-    if settings.download and known.downloaded_by:
-        return []
+        if all(files):
+            return list(itertools.chain.from_iterable(files))
+    way = f"torchvision cannot download it: {known.how}"
     if known.downloaded_by:
+        if settings.download:
+            return []
         way = "set download = true to get it"
-    else:
-        way = f"torchvision cannot download it: {known.how}"
-    alternatives = [f"{name}.npz", *(", ".join(patterns) for patterns in layouts)]
-    looked_for = " or ".join(alternatives)
+    looked_for = " or ".join(", ".join(patterns) for patterns in layouts)
     raise DataError(f"{name} is not there; looked for {looked_for}; {way}", where=str(root))
 
 
 def read_named(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
-    """The named data set as stored on disk; images in folders, undecoded, will have `shape`.
+    """Return the named data set as stored on disk; images in folders, undecoded, will have `shape`.
 
     Raises:
         DataError: a file is missing or cannot be read, or a download failed.
     """
-    if KNOWN[name].layout == "scikit-learn":
+    known = KNOWN[name]
+    if known.layout == "scikit-learn":
         return read_digits(name)
     files = files_of(name, settings)
     if [file.name for file in files] == [f"{name}.npz"]:
         return read_npz(files[0], settings)
-    if KNOWN[name].layout == "torchvision":
-        return _torchvision(name, settings)
-    if not files and KNOWN[name].torchvision_class:
-        _download(name, settings)
-    return read_layout(name, settings, shape)
+    if known.layout != "torchvision":
+        if not files and known.torchvision_class:
+            for key in ("train", "test"):
+                _through_torchvision(name, settings, split=key)
+        return read_layout(name, settings, shape)
+    splits = []
+    for key in ("train", "test"):
+        source = _through_torchvision(name, settings, train=key == "train")
+        images, labels = np.asarray(source.data), np.asarray(source.targets)
+        splits.append(Split(images, labels, str(Path(settings.data_root).expanduser()), key))
+    return Raw(*splits)
 
 
-def _download(name: str, settings: DataSettings) -> None:
-    """Let torchvision fetch the two files that are then read here."""
-    import torchvision.datasets
-
-    known = KNOWN[name]
-    root = Path(settings.data_root).expanduser()
-    dataset_class = getattr(torchvision.datasets, known.torchvision_class)
-    try:
-        for split in ("train", "test"):
-            dataset_class(root / known.torchvision_root, split, download=True)
-    except Exception as error:
-        rule = f"torchvision cannot read {name}: {said(error)}"
-        raise DataError(rule, where=str(root)) from error
-
-
-def _torchvision(name: str, settings: DataSettings) -> Raw:
+def _through_torchvision(name: str, settings: DataSettings, **split: Any) -> Any:
+    """Return one of torchvision's data sets, which downloads it if it may. Raises DataError."""
     import torchvision.datasets
 
     known = KNOWN[name]
     root = Path(settings.data_root).expanduser()
     dataset_class = getattr(torchvision.datasets, known.torchvision_class)
     folder = str(root / known.torchvision_root)
-    splits = []
-    for key in ("train", "test"):
-        try:
-            source = dataset_class(folder, train=key == "train", download=settings.download)
-        # A damaged file surfaces as anything, an AssertionError among others.
-        except Exception as error:
-            rule = f"torchvision cannot read {name}: {said(error)}"
-            raise DataError(rule, where=str(root)) from error
-        splits.append(
-            Split(
-                images=np.asarray(source.data),
-                labels=np.asarray(source.targets),
-                where=str(root),
-                key=key,
-            )
-        )
-    return Raw(*splits)
+    try:
+        return dataset_class(folder, download=settings.download, **split)
+    # A damaged file surfaces as anything, an AssertionError among others.
+    except Exception as error:
+        rule = f"torchvision cannot read {name}: {said(error)}"
+        raise DataError(rule, where=str(root)) from error
 
 
 def read_digits(name: str) -> Raw:
@@ -174,12 +153,8 @@ def scanned(split: Split, scanner: str) -> Split:
     images_NHW = np.asarray(split.images, np.float64)[chosen]
     noise = generator(0, f"digits: {scanner}: {split.key}")
     shown_NHW = SCANNERS[scanner](images_NHW, noise)
-    return Split(
-        images=np.clip(np.rint(shown_NHW), 0, 255).astype(np.uint8),
-        labels=split.labels[chosen],
-        where=split.where,
-        key=split.key,
-    )
+    shown = np.clip(np.rint(shown_NHW), 0, 255).astype(np.uint8)
+    return replace(split.take(chosen, split.key), images=shown)
 
 
 def _blurred(images_NHW: NDArray[np.float64]) -> NDArray[np.float64]:

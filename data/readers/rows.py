@@ -99,9 +99,9 @@ def read_table(
     where = str(path)
     if not path.is_file():
         raise DataError("there is no such file", where=where)
-    most = settings.max_unpacked_mib
-    if path.stat().st_size > most * MIB:
-        raise DataError(f"is larger than max-unpacked-mib = {most} allows", where=where)
+    limit = settings.max_unpacked_mib
+    if path.stat().st_size > limit * MIB:
+        raise DataError(f"is larger than max-unpacked-mib = {limit} allows", where=where)
     stated = (*settings.column_names.values(), *settings.ignored_columns)
     try:
         rows, separator, encoding = _rows_in(path, {*known, *map(str.lower, stated)}, most)

@@ -49,11 +49,6 @@ class Split:
     tested_as_one: bool = False
     """Whether all samples of a subject, which are then of one class, are tested together."""
 
-    @property
-    def groups(self) -> NDArray[np.generic] | None:
-        """(N,): the subject of each sample, where all samples of one are tested together."""
-        return self.subjects if self.tested_as_one else None
-
     def named(self, what: str) -> str:
         """Return what an npz file calls images, labels or subjects of the split."""
         return f"{self.key}_{what}" if self.key else what

@@ -14,7 +14,7 @@ from client_app.state import State, copy
 from client_app.tensor_files import KIND, Damaged, write_atomically, writing
 from data import DataError, DataSettings, SettingError, require
 from data.private_files import owner_only
-from data.readers.catalog import KNOWN
+from data.readers.catalog import IMAGENET_LT
 from fedskew.export.model_card import model_card
 from fedskew.export.model_folder import (
     MODEL_FILE,
@@ -108,7 +108,7 @@ class TrainedRun:
         """What the model's file says of itself."""
         settings = self.settings
         dataset = settings["dataset"]
-        cropped = dataset in KNOWN and KNOWN[dataset].central
+        cropped = dataset == IMAGENET_LT
         numbers = self.models.get(self.model) or ModelNumbers()
         # Empty where the training rows decided, of whose columns the run recorded the numbers.
         columns = self.origin.get("standardization", {}).get("columns", [])
@@ -172,9 +172,9 @@ class TrainedRun:
             }
             if kept:
                 metadata[KEPT] = json.dumps(kept)
-            return {output / MODEL_FILE: (self.shared, metadata)}
-
         files = {output / MODEL_FILE: (self.shared, metadata)}
+        if "agreement" in self.origin:
+            return files
         # Runs of more than 100 clients or classes do not record them.
         samples = self.origin.get("samples") or {"clients": [], "train": []}
         names = site_names(samples["clients"])

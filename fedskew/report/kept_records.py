@@ -66,9 +66,9 @@ def kept_run(folder: Path | None, settings: RunSettings) -> Run | None:
     try:
         with gzip.open(file) as stream:
             text = stream.read(LARGEST).decode()
-        content = verified(text, {"origin": dict, "rounds": list, "summary": dict})
+        content = verified(text)
         records = [RoundRecord.of(record) for record in content["rounds"]]
-    except (OSError, ValueError, EOFError, zlib.error) as error:
+    except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
         raise DataError(f"is no kept run, or is damaged: {error}", where=str(file)) from error
     summary = {**content["summary"], "models": summarize(records)}
     run = Run(settings, content["origin"], records, summary, file=file)

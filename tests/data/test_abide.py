@@ -40,12 +40,12 @@ def test_subjects_are_on_one_side_and_every_subject_is_tested_once(tmp_path):
     tested = []
     for fold in range(5):
         raw = windows_of(read_site(tmp_path / "NYU.npz", DataSettings()), 32, 1, fold)
-        train, test = set(raw.train.groups.tolist()), set(raw.test.groups.tolist())
+        train, test = set(raw.train.subjects.tolist()), set(raw.test.subjects.tolist())
         assert not train & test and train | test == set(range(13))
         tested += sorted(test)
         for split in (raw.train, raw.test):
-            assert np.array_equal(split.labels, arrays["label"][split.groups])
-            subjects, windows = np.unique(split.groups, return_counts=True)
+            assert np.array_equal(split.labels, arrays["label"][split.subjects])
+            subjects, windows = np.unique(split.subjects, return_counts=True)
             assert np.array_equal(windows, arrays["length"][subjects] - 31)
     assert sorted(tested) == list(range(13))
 

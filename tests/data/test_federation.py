@@ -9,7 +9,7 @@ import torch
 from layouts import write_npz
 
 from data import DataSettings, SettingError, federate
-from data.long_tail import long_tail, long_tail_counts
+from data.subsets import long_tail, long_tail_counts
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.long_tail import long_tail
 from data.partitions import Indices, iid, lda, llt
+from data.subsets import long_tail
 from fedskew.diagnosis.rules import (
     RULES,
     Diagnosis,

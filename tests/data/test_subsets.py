@@ -14,7 +14,7 @@ from in_process import experiment
 from test_federation import setting_refused
 
 from data import DataSettings, federate, load
-from data.holdouts import (
+from data.subsets import (
     hold_out,
     most_common,
     split_validation,

@@ -1,6 +1,7 @@
-"""Samples that no client trains on: the server's hold-out and validation samples.
+"""The samples that a run uses: subsets, a long tail over the classes, and what no client trains on.
 
-The settings are holdout-per-class, and validation-fraction with evaluate-on.
+The settings are train-images and test-images; imbalance-factor and largest-class; holdout-per-class; and
+validation-fraction with evaluate-on.
 """
 
 from dataclasses import replace
@@ -11,10 +12,149 @@ from numpy.typing import NDArray
 from data.dataset import Dataset, SplitData
 from data.errors import SettingError
 from data.partitions import Indices
-from data.random_draws import draw_of_each_domain
+from data.random_draws import generator
 
+HOLDOUT = "holdout-per-class"
 SHOWN = 10
 """Clients whose samples a refusal lists. Nobody reads a sentence about more."""
+
+
+def draw_of_each_class(
+    labels_N: NDArray[np.int64],
+    wanted_C: NDArray[np.int64],
+    draws: np.random.Generator,
+    key: str,
+    value: object,
+    subjects_N: NDArray[np.int64] | None = None,
+) -> Indices:
+    """Return sorted indices: a random `wanted_C[k]` of the samples of each class k.
+
+    With `subjects_N`, (N,), subjects are drawn, the same ones for every class as far as they have samples of it, and of
+    each all samples of a class until there are `wanted_C[k]`.
+
+    Raises:
+        SettingError: naming `key` and `value`, where a class has fewer samples than wanted.
+    """
+    rank_N: NDArray[np.int64] | None = None
+    if subjects_N is not None:
+        # One order of the subjects for all classes, so that the draw takes as few subjects as it can.
+        names, subject_N = np.unique(subjects_N, return_inverse=True)
+        rank_N = draws.permutation(len(names))[subject_N]
+    chosen = []
+    for label, wanted in enumerate(wanted_C.tolist()):
+        of_class = np.flatnonzero(labels_N == label)
+        if len(of_class) < wanted:
+            rule = f"needs {wanted} images of class {label}, which has {len(of_class)}"
+            raise SettingError(key, value, rule)
+        if rank_N is None:
+            order = draws.permutation(of_class)
+        else:
+            order = of_class[np.argsort(rank_N[of_class], kind="stable")]
+        chosen.append(order[:wanted])
+    return np.sort(np.concatenate(chosen))
+
+
+def draw(
+    data: Dataset,
+    split: SplitData,
+    wanted_C: NDArray[np.int64],
+    seed: int,
+    key: str,
+    value: object,
+    among: Indices,
+) -> Indices:
+    """Return `wanted_C` samples of each class, of every domain where there are domains, as sorted indices.
+
+    The hold-out is drawn from few subjects if the data name them.
+
+    Args:
+        data: The data set.
+        split: Its split that samples are drawn from.
+        wanted_C: (C,), the number of samples of each class.
+        seed: The run's seed.
+        key: The setting that asks for the samples, for the error and for the draw's generator.
+        value: Its value.
+        among: The indices that samples are drawn from.
+
+    Raises:
+        SettingError: naming the setting, and the domain, where a class has fewer samples than wanted.
+    """
+    subjects_N = split.subjects if key == HOLDOUT else None
+    pools = {key: among}
+    if split.domains is not None:
+        domains_N = split.domains[among]
+        pools = {
+            f"{key} of {name}": among[domains_N == domain]
+            for domain, name in enumerate(data.domain_names)
+        }
+    chosen = []
+    for purpose, pool in pools.items():
+        subjects = None if subjects_N is None else subjects_N[pool]
+        draws = generator(seed, purpose)
+        try:
+            drawn = draw_of_each_class(split.labels[pool], wanted_C, draws, key, value, subjects)
+        except SettingError as error:
+            domain = purpose.removeprefix(key).removeprefix(" of ")
+            rule = f"domain {domain}: {error.rule}" if domain else error.rule
+            raise SettingError(key, value, rule) from None
+        chosen.append(pool[drawn])
+    return np.sort(np.concatenate(chosen))
+
+
+def subset(
+    data: Dataset, split: SplitData, among: Indices, number: int, key: str, seed: int
+) -> Indices:
+    """Return sorted indices of `number` samples, equally many of each class, of `among`; all of them if it is 0.
+
+    With domains, draw `number` samples from each domain. The first classes get the remainder.
+
+    Raises:
+        SettingError: naming `key`, if a class has too few samples.
+    """
+    if number == 0:
+        return among
+    each, remainder = divmod(number, data.num_classes)
+    wanted_C = np.full(data.num_classes, each, np.int64)
+    wanted_C[:remainder] += 1
+    return draw(data, split, wanted_C, seed, key, number, among)
+
+
+def long_tail_counts(largest: int, imbalance_factor: float, classes: int) -> NDArray[np.int64]:
+    """(classes,): n_k = int(n_max (1/IF)^(k/(C-1))), in label order (Cao et al., LDAM, 2019).
+
+    IF, the imbalance factor, is the largest class over the smallest; 1 makes all equal.
+    """
+    counts = []
+    for label in range(classes):
+        share = (1.0 / imbalance_factor) ** (label / (classes - 1.0))
+        counts.append(int(largest * share))
+    return np.array(counts, np.int64)
+
+
+def long_tail(
+    labels_N: NDArray[np.int64],
+    classes: int,
+    imbalance_factor: float,
+    largest: int,
+    draws: np.random.Generator,
+) -> Indices:
+    """Sorted indices of a random subset with long-tailed classes; all of them if IF is 1 and `largest` 0.
+
+    `largest` is the size n_max of class 0; 0 is the size of the smallest class.
+
+    Raises:
+        SettingError: a class has too few samples, or would be left with none.
+    """
+    if imbalance_factor == 1 and largest == 0:
+        return np.arange(len(labels_N), dtype=np.int64)
+    sizes_C = np.bincount(labels_N, minlength=classes)
+    size = largest or int(sizes_C.min())
+    wanted_C = long_tail_counts(size, imbalance_factor, classes)
+    if wanted_C.min() == 0:
+        rule = f"would leave class {np.argmin(wanted_C)} without an image, as class 0 has {size}"
+        raise SettingError("imbalance-factor", imbalance_factor, rule)
+    key, value = ("largest-class", largest) if largest else ("imbalance-factor", imbalance_factor)
+    return draw_of_each_class(labels_N, wanted_C, draws, key, value)
 
 
 def hold_out(data: Dataset, per_class: int, seed: int) -> tuple[Indices, Indices]:
@@ -31,26 +171,17 @@ def hold_out(data: Dataset, per_class: int, seed: int) -> tuple[Indices, Indices
     if per_class == 0:
         return everything[:0], everything
 
-    key = "holdout-per-class"
-    require_subjects(data, key, per_class)
+    require_subjects(data, HOLDOUT, per_class)
+    wanted_C = np.full(data.num_classes, per_class, np.int64)
+    holdout = draw(data, data.train, wanted_C, seed, HOLDOUT, per_class, everything)
     subjects_N = data.train.subjects
-    holdout = draw_of_each_domain(
-        data.train.labels,
-        data.train.domains,
-        data.domain_names,
-        np.full(data.num_classes, per_class, np.int64),
-        key,
-        per_class,
-        seed,
-        subjects_N,
-    )
     if subjects_N is None:
         return holdout, np.setdiff1d(everything, holdout)
     of_server = np.isin(subjects_N, subjects_N[holdout])
     of_clients = np.flatnonzero(~of_server)
     if not len(of_clients):
         rule = "takes samples of every subject, and somebody has to train"
-        raise SettingError(key, per_class, rule)
+        raise SettingError(HOLDOUT, per_class, rule)
     return holdout, of_clients
 
 
