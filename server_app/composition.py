@@ -9,9 +9,9 @@ from client_app.variants import VARIANTS
 from data import SettingError
 from server_app.methods import METHODS, Method, Setting, no_method
 from server_app.plugins import find
+from strategies import SERVER_METHODS
 from strategies.core.server import AVERAGE, ServerMethod
 from strategies.fedavg import FedAvg
-from strategies.registry import SERVER_METHODS
 
 
 @dataclass(frozen=True)

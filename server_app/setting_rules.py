@@ -24,8 +24,8 @@ from server_app.methods import METHODS
 from server_app.plugins import sources_of
 from server_app.round_selection import RANKINGS
 from server_app.run_settings import RunSettings, takes_batch_norm
+from strategies import SERVER_METHODS
 from strategies.core.server import needs_holdout
-from strategies.registry import SERVER_METHODS
 
 FIX_FEATURES = f"freeze = all beside a backbone, or model = {' or '.join(FIXED_FEATURES)}"
 """How features stay as they are."""

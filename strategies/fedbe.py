@@ -68,22 +68,13 @@ class FedBE(ServerMethod):
             weight_decay=0.0,
         )
         averaged: list[State] = []
-
-        def step(number: int, gradients: list[Tensor]) -> None:
+        draws = server.generator(self.name)
+        slopes = distill(model, samples, teacher_NC, self.batch_size, self.steps, draws)
+        for number, gradients in enumerate(slopes, start=1):
             optimizer.step(gradients)
-            past = number + 1 - self.average_start
+            past = number - self.average_start
             if past > 0 and past % self.average_every == 0:
                 averaged.append(copy(dict(model.named_parameters())))
-
-        distill(
-            model,
-            samples,
-            teacher_NC,
-            batch_size=self.batch_size,
-            steps=self.steps,
-            generator=server.generator(self.name),
-            step=step,
-        )
         student = on_cpu(model)
         if averaged:
             parameters = weighted_mean(averaged, [1.0] * len(averaged))

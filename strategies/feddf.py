@@ -4,7 +4,7 @@ torch.optim would import torch's compiler on first use, as in the clients; tests
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -20,9 +20,6 @@ from client_app.training import mini_batches
 from data import Samples
 from strategies.core.server import Server, ServerMethod, Update
 from strategies.fedavg import FedAvg
-
-Step = Callable[[int, list[Tensor]], None]
-"""(step from 0, gradients): moves the student's parameters."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +56,11 @@ class FedDF(ServerMethod):
         teacher_NC = mean_logits([logits_of(model, update.shared, samples) for update in updates])
         model.load_state_dict(mean)
         optimizer = Adam(list(model.trained.values()))
-
-        def step(number: int, gradients: list[Tensor]) -> None:
+        draws = server.generator(self.name)
+        slopes = distill(model, samples, teacher_NC, self.batch_size, self.steps, draws)
+        for number, gradients in enumerate(slopes):
             rate = cosine(self.learning_rate, number, self.steps)
             optimizer.step(clip(gradients, self.gradient_norm), rate)
-
-        distill(
-            model,
-            samples,
-            teacher_NC,
-            batch_size=self.batch_size,
-            steps=self.steps,
-            generator=server.generator(self.name),
-            step=step,
-        )
         return on_cpu(model), state
 
 
@@ -143,19 +131,18 @@ def distill(
     batch_size: int,
     steps: int,
     generator: torch.Generator,
-    step: Step,
-) -> None:
-    """Train `model` as it is towards the teacher's probabilities, in train mode; labels are not looked at.
+) -> Iterator[list[Tensor]]:
+    """Yield the gradients of each step that trains `model` towards the teacher's probabilities; the caller takes it.
 
-    Batch norm's running statistics follow the samples. `step` moves the parameters.
+    The model is in train mode, and batch norm's running statistics follow the samples; labels are not looked at.
     """
     parameters = list(model.trained.values())
     seed_global(generator.initial_seed(), teacher_NC.device)
     model.train()
-    for number, indices in enumerate(batches(len(samples), batch_size, steps, generator)):
+    for indices in batches(len(samples), batch_size, steps, generator):
         indices_B = indices.to(teacher_NC.device)
         loss = divergence(model(samples.batch(indices_B)), teacher_NC[indices_B])
-        step(number, list(torch.autograd.grad(loss, parameters)))
+        yield list(torch.autograd.grad(loss, parameters))
 
 
 def on_cpu(model: Classifier) -> dict[str, Tensor]:

@@ -25,9 +25,4 @@ class LocalHead(Variant):
     needs: ClassVar[frozenset[str]] = frozenset({"shared-weights", "own-head"})
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
-        return head_names(model)
-
-
-def head_names(model: nn.Module) -> frozenset[str]:
-    """Return the names of the head's weight and bias."""
-    return frozenset(name for name in model.state_dict() if name.startswith(HEAD))
+        return frozenset(name for name in model.state_dict() if name.startswith(HEAD))

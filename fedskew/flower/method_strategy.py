@@ -51,6 +51,7 @@ from fedskew.flower.variants import (
     on_grid,
     resolved,
 )
+from strategies import SERVER_METHODS
 from strategies.core.server import Deployment, Server, ServerMethod, Update
 from strategies.core.validation import (
     RejectedUpdate,
@@ -61,7 +62,6 @@ from strategies.core.validation import (
     not_finite,
 )
 from strategies.fedavg import FedAvg as ExactMean
-from strategies.registry import SERVER_METHODS
 
 log = logging.getLogger("flwr")
 ONE_RECORD = "exactly one ArrayRecord"

@@ -6,7 +6,7 @@ from torch import Tensor
 from fedskew.flower.heads import HeadStrategy
 from fedskew.flower.method_strategy import MethodStrategy
 from server_app.methods import METHODS
-from strategies.registry import SERVER_METHODS
+from strategies import SERVER_METHODS
 
 
 class ExactFedAvg(MethodStrategy):

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -179,15 +178,11 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
         last = rounds.last
         failures = {client: f"{question}: {reason}" for client, reason in exchange.failures.items()}
         failures |= last.failures  # why a client took no part in the round itself comes first
-        seconds = last.seconds["server"] + time.perf_counter() - began
-        rounds.last = replace(
-            last,
-            failures=dict(sorted(failures.items())),
-            bytes_down=last.bytes_down + size(rounds.shared) * rounds.clients,
-            bytes_up=last.bytes_up + sum(map(size, answers.values())),
-            seconds={**last.seconds, "server": seconds},
-            metrics={**last.metrics, **result.metrics},
-        )
+        last.failures = dict(sorted(failures.items()))
+        last.bytes_down += size(rounds.shared) * rounds.clients
+        last.bytes_up += sum(map(size, answers.values()))
+        last.seconds["server"] += time.perf_counter() - began
+        last.metrics = {**last.metrics, **result.metrics}
 
 
 def evaluate_on_clients(
@@ -211,10 +206,9 @@ def evaluate_on_clients(
     task: dict[str, int | str] = {"round": rounds.round, "models": ",".join(names)}
     if personal:
         task["start"] = AVERAGE
-    states = {}
-    for name, state in rounds.deployed.items():
-        if name in names or (personal and name == AVERAGE):
-            states[f"deployed/{name}"] = state
+    sent = {*names, AVERAGE} if personal else set(names)
+    deployed = {name: state for name, state in rounds.deployed.items() if name in sent}
+    states = {f"deployed/{name}": state for name, state in deployed.items()}
     exchange = rounds.ask(grid, range(rounds.clients), rounds.request(EVALUATE, task, states))
     scores = scores_of(exchange, names, tested, classes)
     diverged = any(failure.kind == NOT_FINITE for failure in exchange.reported.values())
@@ -225,13 +219,9 @@ def evaluate_on_clients(
     local: dict[str, dict[int, float]] = {name: {} for name in names}
     for client, answer in exchange.answers.items():
         for name, accuracies in local.items():
-            accuracies[client] = share(answer.metrics.get(f"{LOCAL}/{name}"))
+            stated = answer.metrics.get(f"{LOCAL}/{name}", math.nan)
+            accuracies[client] = stated if 0 <= stated <= 1 else math.nan
     return scores, exchange.failures, local
-
-
-def share(number: float | None) -> float:
-    """Return a number that can be a share, or NaN."""
-    return number if number is not None and 0 <= number <= 1 else math.nan
 
 
 def scores_of(

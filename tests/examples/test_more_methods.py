@@ -18,8 +18,8 @@ from client_app.variants import VARIANTS
 from data import Samples
 from fedskew.methods import Server, Statistics, TrainingSettings, Update
 from server_app.methods import METHODS
+from strategies import SERVER_METHODS
 from strategies.core.validation import RejectedUpdate, check_upload
-from strategies.registry import SERVER_METHODS
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "more-methods"
 RUNS = {

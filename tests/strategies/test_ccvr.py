@@ -95,8 +95,6 @@ def test_diagonals_are_those_of_the_full_covariances(server: Server) -> None:
     torch.testing.assert_close(variances_CD, expected, rtol=0, atol=1e-10)
     drawn_MD = virtual_features(means_CD[3], variances_CD[3], 200_000, draws(0))
     torch.testing.assert_close(drawn_MD.var(0), variances_CD[3], rtol=0.02, atol=0)
-    with pytest.raises(ValueError):
-        pooled([full[0], diagonal[1]], CLASSES, WIDTH)
 
 
 # ---- virtual features ------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from client_app.optimizer import TrainingSettings, coefficient_sum, expected_coe
 from client_app.training import steps_of
 from client_app.variants.control_variates import ControlVariates
 from data.agreement import MOST_SAMPLES, Member
-from strategies.core.questions import share
 from strategies.core.rounds import Rounds
 from strategies.core.server import Server
 from strategies.core.validation import (
@@ -268,9 +267,3 @@ def test_a_site_with_nearly_all_samples_is_named_where_none_are_agreed(
     rounds.server = replace(rounds.server, sites=(member("north"), member("east", 100)))
     rounds.warn_of_heavy_site(stated_samples)
     assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == named
-
-
-def test_a_local_accuracy_beyond_a_share_is_none() -> None:
-    assert (share(0.0), share(0.25), share(1.0)) == (0.0, 0.25, 1.0)
-    for number in (None, -0.01, 1.01, math.nan, math.inf):
-        assert math.isnan(share(number))
