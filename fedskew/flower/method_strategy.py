@@ -247,7 +247,7 @@ class MethodStrategy(FedAvg):
         if self._consumed():
             config[UPLOADS] = self._consumed()
         for part in self.parts:
-            if part.needs_sgd:
+            if "sgd" in part.needs:
                 config[SGD_ALONE] = part.name
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._begin(server_round, arrays, len(list(grid.get_node_ids())))
