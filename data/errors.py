@@ -73,7 +73,7 @@ class InputError(ValueError):
     """Input that breaks a rule: a setting, a file or data. The subclass is the kind of input.
 
     Attributes:
-        where: The file, or the part of it. Empty where the key says enough.
+        where: The file, or the part of it, as a text or a path. Empty where the key says enough.
         key: The setting, or the key in the file.
         value: The key's value, NO_VALUE where there is none.
         rule: What must hold, or what is wrong. All of the sentence where the other fields are empty.
@@ -84,13 +84,13 @@ class InputError(ValueError):
         self,
         rule: str = "",
         *,
-        where: str = "",
+        where: object = "",
         key: str = "",
         value: object = NO_VALUE,
         remedy: Remedy = "",
     ) -> None:
         super().__init__(rule)
-        self.where = where
+        self.where = str(where)
         self.key = key
         self.value = value
         self.rule = rule

@@ -23,7 +23,7 @@ from fedskew.cli.application import application
 from fedskew.engines.processes import free_port
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.superlink import Control, Unreachable
-from server_app.run_folder import ROUND, verified
+from server_app.run_folder import verified
 from site_agent.cli import application as site_application
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,7 +114,7 @@ class Job:
         """Return the records of the rounds so far."""
         file = self.folder / "rounds.jsonl"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        return [verified(line.strip(), ROUND) for line in lines if line.endswith("\n")]
+        return [verified(line.strip()) for line in lines if line.endswith("\n")]
 
     def rounds(self) -> int:
         """Return how many rounds are recorded, without reading what stands in them."""

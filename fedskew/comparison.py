@@ -51,22 +51,19 @@ class Comparison:
         from fedskew.report.differences import differences
 
         column = self.document.results.column("")
-        difference_of = {difference.row.row: difference for difference in differences(column)}
+        difference_of = {one.row.row: one for one in differences(column)}
         rows = []
         for row in column.rows:
             cells: dict[str, Any] = dict.fromkeys(COLUMNS)
-            cells |= {"method": row.row, "metric": column.metric, "seeds": 0}
-            found = row.estimate
-            if found is not None:
-                cells |= {"seeds": found.n, "mean": found.mean, "sd": found.sd}
-            difference = difference_of.get(row.row)
-            if difference is not None:
-                cells["low"], cells["high"] = difference.found.ends
-                cells |= {
-                    "compared-with": difference.than,
-                    "difference": difference.found.mean,
-                    "distinguishable": difference.distinguishable,
-                }
+            cells |= {"method": row.row, "metric": column.metric, "seeds": len(row.numbers)}
+            if row.estimate is not None:
+                cells |= {"mean": row.estimate.mean, "sd": row.estimate.sd}
+            one = difference_of.get(row.row)
+            if one is not None:
+                cells["low"], cells["high"] = one.found.ends
+                cells["compared-with"] = one.than
+                cells["difference"] = one.found.mean
+                cells["distinguishable"] = one.distinguishable
             rows.append(cells)
         return rows
 

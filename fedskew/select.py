@@ -29,10 +29,10 @@ from fedskew.diagnosis.table import read_counts
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import plan, runs, section_of
 from fedskew.formatting import plural
+from fedskew.report.document import CHANCE_REMEDY
 from fedskew.report.inference import Estimate
 from fedskew.report.results import ExperimentResults, gather
 from fedskew.report.strata import compare_rows
-from fedskew.report.unfit_rows import CHANCE_REMEDY, chance_words
 from fedskew.scheduling import Resources
 from fedskew.sweep import run_all
 from server_app.composition import closed_form_methods, compose
@@ -326,7 +326,7 @@ class Selection:
             lines.append("no winner: FedAvg itself is the best on validation data")
         else:
             lines.append("no winner: no method is distinguishable from FedAvg here")
-        unfit = chance_words(found[taken.label])
+        unfit = found[taken.label].at_chance
         if found[taken.label].diverged:
             unfit = "diverged"
         if unfit:

@@ -1,4 +1,4 @@
-"""Write the lists of methods in docs/ from the sources: python scripts/method_tables.py."""
+"""Write the table of docs/reference/methods.md from the sources: python scripts/method_tables.py."""
 
 import re
 from pathlib import Path
@@ -49,27 +49,17 @@ def table(*headings: str, rows: list[tuple[str, ...]]) -> str:
     return "".join(lines)
 
 
-def method_list() -> str:
-    """Return the table of docs/reference/method-list.md."""
-    rows = []
-    for method in METHODS.values():
-        links = []
-        for part in parts(method):
-            file = file_of(part)
-            links.append(f"[{Path(file).stem}](../../{file})")
-        rows.append((f"`{method.name}`", method.what, method.paper, ", ".join(links)))
-    return table("`method`", "what it does", "paper", "file", rows=rows)
-
-
 def methods() -> str:
     """Return docs/reference/methods.md's table."""
     rows = []
     for method in METHODS.values():
-        places = ", ".join(f"`{file_of(part)}: {part.__name__}`" for part in parts(method))
-        rows.append((method.name, places, equations(method), method.reveals))
+        files = dict.fromkeys(file_of(part) for part in parts(method))
+        links = ", ".join(f"[{Path(file).stem}](../../{file})" for file in files)
+        rows.append((f"`{method.name}`", method.paper, links, equations(method), method.reveals))
     return table(
         "method",
-        "file: class",
+        "paper",
+        "file",
         "what its parts do",
         "uploads beside the model",
         rows=rows,
@@ -81,12 +71,8 @@ def written(file: Path, block: str) -> str:
     return BLOCK.sub(lambda marks: marks[1] + "\n" + block + "\n" + marks[2], file.read_text())
 
 
-TABLES = {
-    ROOT / "docs" / "reference" / "method-list.md": method_list,
-    ROOT / "docs" / "reference" / "methods.md": methods,
-}
+PAGE = ROOT / "docs" / "reference" / "methods.md"
 
 
 if __name__ == "__main__":
-    for file, block in TABLES.items():
-        file.write_text(written(file, block()))
+    PAGE.write_text(written(PAGE, methods()))

@@ -53,7 +53,7 @@ from server_app.sites import (
     write_readiness,
 )
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
-from server_app.trackers import Tracker, tracker_of
+from server_app.trackers import Tracker, trackers_of
 from strategies.core.exchange import TooFewReplies, client_name
 from strategies.core.questions import ask_class_prior, ask_finally, run_rounds
 from strategies.core.server import Diverged
@@ -117,8 +117,8 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
     with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:
             return finished
-        tracker = tracker_of(settings, folder.path)
-        work = Run(grid, settings, federation, folder, report_line, tracker)
+        trackers = trackers_of(settings, folder.path)
+        work = Run(grid, settings, federation, folder, report_line, trackers)
         try:
             return work.finish()
         except Diverged as error:
@@ -135,7 +135,8 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
             folder.write_divergence(divergence, settings.training.learning_rate)
             raise TooFewReplies(f"{error} ({divergence.remedy})", error.not_finite) from error
         finally:
-            tracker.end(folder.summary())
+            for tracker in trackers:
+                tracker.end(folder.summary())
 
 
 def with_remedy(error: Diverged, settings: RunSettings, federation: Federation) -> Diverged:
@@ -160,7 +161,7 @@ class Run:
     federation: Federation
     folder: RunFolder
     report_line: LineSink
-    tracker: Tracker = field(default_factory=Tracker)
+    trackers: Sequence[Tracker] = ()
     best: BestRounds = field(default_factory=BestRounds)
     writer: Writer = field(default_factory=Writer)
 
@@ -188,7 +189,8 @@ class Run:
         self.resume()
         self.write_settings()
         keep_agreement(self.settings, self.folder)
-        self.tracker.begin(self.settings.flat(), self.folder.rounds())
+        for tracker in self.trackers:
+            tracker.begin(self.settings.flat(), self.folder.rounds())
         agreement = self.settings.agreement
         method = self.settings.general.method
         if agreement is not None:
@@ -339,7 +341,8 @@ class Run:
         if record is not None:
             record = replace(record, updates=update_statistics()).shortened()
             self.folder.add_round(record)
-            self.tracker.round(record)
+            for tracker in self.trackers:
+                tracker.round(record)
         checkpoint.save(self.folder.checkpoint_file, self.folder.previous_file)
         self.folder.delete_best_files(but=checkpoint.files_in_use)
         if record is not None:

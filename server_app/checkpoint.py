@@ -6,7 +6,7 @@ A `Writer` writes it, and the round's record, while the next round trains. A fil
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,10 +25,6 @@ from strategies.core.rounds import Rounds
 from strategies.core.server import AVERAGE
 
 Entry = TypeVar("Entry")
-
-
-STATE = ("round", "shared", "states", "deployed", "memory_rounds", "digests", "ended")
-"""The attributes of a strategy that are a run's state: setting them resumes the run."""
 
 
 class BrokenCheckpoint(RuntimeError):
@@ -119,6 +115,10 @@ class Checkpoint:
         if self.round in self.best.named_since(self.round):
             kept = replace(self, states={}, best=BestRounds(), ended="")
             kept.save(folder.best_file(self.round))
+
+
+STATE = [field.name for field in fields(Checkpoint) if field.name != "best"]
+"""The attributes of a strategy that are a run's state: setting them resumes the run."""
 
 
 def by_client(entries: Mapping[str, Entry]) -> dict[int, Entry]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from strategies.core.update_statistics import (
     MOST,
@@ -18,6 +18,7 @@ from strategies.core.update_statistics import (
     noteworthy,
 )
 
+Part = TypeVar("Part")
 BY_CLASS = "-by-class"
 """How the name of a number by class ends; `X-few` of `X-by-class` is its mean over a shot group."""
 
@@ -91,7 +92,7 @@ class ModelNumbers:
         means, spreads, by_class = {}, {}, {}
         for name, part in numbers.items():
             if isinstance(part, Mapping):
-                spreads[name] = Spread(**divided(Spread, part)[0])
+                spreads[name] = made(Spread, part)
             elif name.endswith(BY_CLASS):
                 by_class[name] = part
             else:
@@ -180,19 +181,13 @@ class RoundRecord:
     def of(content: Mapping[str, Any]) -> "RoundRecord":
         """Undo `to_json`; a kept record lacks the updates and the clients."""
         known, metrics = divided(RoundRecord, content)
-        own = known.get("method_numbers")
-        if own is not None:
-            own = {
-                name: MethodNumbers(**divided(MethodNumbers, part)[0]) for name, part in own.items()
-            }
-        updates = known.get("updates", ())
-        known |= {
-            "models": {name: ModelNumbers.of(part) for name, part in known["models"].items()},
-            "failures": {int(client): reason for client, reason in known["failures"].items()},
-            "seconds": Seconds(**divided(Seconds, known["seconds"])[0]),
-            "updates": [UpdateStatistics(**divided(UpdateStatistics, part)[0]) for part in updates],
-            "method_numbers": own,
-        }
+        known["models"] = {name: ModelNumbers.of(part) for name, part in known["models"].items()}
+        known["failures"] = {int(client): why for client, why in known["failures"].items()}
+        known["seconds"] = made(Seconds, known["seconds"])
+        known["updates"] = [made(UpdateStatistics, part) for part in known.get("updates", ())]
+        if "method_numbers" in known:
+            numbers = known["method_numbers"]
+            known["method_numbers"] = {name: made(MethodNumbers, numbers[name]) for name in numbers}
         return RoundRecord(**known, metrics=metrics)
 
 
@@ -233,6 +228,12 @@ def divided(kind: type, content: Mapping[str, Any]) -> tuple[dict[str, Any], dic
         else:
             beside[key] = without_null(value)
     return known, beside
+
+
+def made(kind: type[Part], content: Mapping[str, Any]) -> Part:
+    """Return an object of a class, made of its fields in JSON."""
+    known, _ = divided(kind, content)
+    return kind(**known)
 
 
 def without_null(value: Any) -> Any:

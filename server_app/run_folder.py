@@ -24,16 +24,8 @@ from data.private_files import owner_only
 from data.text import LineAboutRun, LineSink
 from server_app.record import RoundRecord, to_json
 from server_app.run_settings import RunSettings
-from server_app.trackers import tracker_of
+from server_app.trackers import trackers_of
 from strategies.core.server import Diverged
-
-Kinds = Mapping[str, type]
-"""The keys that a file's JSON must have, and the types of their values; anything else counts as damaged."""
-SETTINGS: Kinds = {"settings": dict, "versions": dict}
-ROUND: Kinds = {"round": int, "models": dict, "failures": dict, "seconds": dict}
-SUMMARY: Kinds = {"models": dict, "failures": int, "hash": dict}
-DIVERGED: Kinds = {"round": int, "reason": str, "learning-rate": float, "remedy": str}
-
 
 LOCK_WAIT = 2.0
 """Seconds to wait for a lock: a process that has just been killed holds it until its last thread is gone."""
@@ -59,7 +51,7 @@ class RunFolder:
         self.waiting_file = path / "waiting.txt"
         """For which sites the run waits at present, for the command that follows it; not there while it does not."""
         if moved:
-            self.run = (verified_file(self.settings_file, SETTINGS) or {}).get("run", self.run)
+            self.run = (verified_file(self.settings_file) or {}).get("run", self.run)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -68,7 +60,9 @@ class RunFolder:
         Raises FolderBusy when another process holds it, and SettingError when the folder cannot be written.
         """
         with locked(self.path):
-            delete_partial_files(self.path)
+            # What a killed process was writing.
+            for partial in self.path.glob(".*.[0-9]*"):
+                partial.unlink(missing_ok=True)
             yield
 
     def note_waiting(self, line: str) -> None:
@@ -123,8 +117,7 @@ class RunFolder:
 
     def replay_to_trackers(self, settings: RunSettings) -> None:
         """Send a finished run's records to the trackers that the settings name."""
-        tracker = tracker_of(settings, self.path)
-        if tracker.trackers:
+        for tracker in trackers_of(settings, self.path):
             tracker.begin(settings.flat(), self.rounds())
             tracker.end(self.summary())
 
@@ -149,13 +142,13 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run, or None; one that is cut short, changed or another run's is none."""
-        return verified_file(self.summary_file, SUMMARY, self.run)
+        return verified_file(self.summary_file, self.run)
 
     def divergence(self) -> dict[str, Any] | None:
         """Return how the run diverged, as `write_divergence` was given it; None for one that did not."""
         if self.summary_file.exists():
             return None
-        return verified_file(self.divergence_file, DIVERGED, self.run)
+        return verified_file(self.divergence_file, self.run)
 
     def finished(self, rounds: int) -> dict[str, Any] | None:
         """Return the summary of a run of so many rounds whose files are all whole, or None.
@@ -200,7 +193,7 @@ class RunFolder:
 
     def origin(self) -> dict[str, Any]:
         """Return what settings.json says the run was made of; nothing where it is missing or damaged."""
-        return verified_file(self.settings_file, SETTINGS, self.run) or {}
+        return verified_file(self.settings_file, self.run) or {}
 
     def refuse_other_data(self, partition_hash: str) -> None:
         """Raise SettingError when the run was begun on other data or another partition: a file has been changed."""
@@ -226,7 +219,7 @@ class RunFolder:
         text = self.rounds_file.read_text(errors="replace") if self.rounds_file.exists() else ""
         for line in text.splitlines():
             try:
-                content = verified(line, ROUND, self.run)
+                content = verified(line, self.run)
                 content.pop("run", None)
                 whole[content["round"]] = line, RoundRecord.of(content)
             except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
@@ -315,14 +308,11 @@ def line_of(record: Mapping[str, Any], indent: int | None = None) -> str:
     return f"{text}\n"
 
 
-def verified(text: str, kinds: Kinds, run: str = "") -> dict[str, Any]:
+def verified(text: str, run: str = "") -> dict[str, Any]:
     """Return what `line_of` was given. Raises ValueError for text that was cut short, changed or is another run's."""
     record = json.loads(text)
     if not isinstance(record, dict):
         raise ValueError(f"{type(record).__name__}, not an object")
-    wrong = [key for key, kind in kinds.items() if not isinstance(record.get(key), kind)]
-    if wrong:
-        raise ValueError(f"without {', '.join(wrong)}")
     written = record.pop("checksum", None)
     computed = checksum(record)
     if written != computed:
@@ -332,10 +322,10 @@ def verified(text: str, kinds: Kinds, run: str = "") -> dict[str, Any]:
     return record
 
 
-def verified_file(path: Path, kinds: Kinds, run: str = "") -> dict[str, Any] | None:
+def verified_file(path: Path, run: str = "") -> dict[str, Any] | None:
     """Return what `line_of` was given for a file, or None where that is missing, damaged or another run's."""
     try:
-        return verified(path.read_text(), kinds, run)
+        return verified(path.read_text(), run)
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
 
@@ -389,17 +379,11 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def delete_partial_files(folder: Path) -> None:
-    """Delete what a killed process was writing into a run's folder; for who holds its lock."""
-    for partial in folder.glob(".*.[0-9]*"):
-        partial.unlink(missing_ok=True)
-
-
 def tidy(folder: Path) -> None:
     """Delete what a killed process was writing into a run's folder, unless another one is at work there by now."""
     if folder.is_dir():
-        with suppress(FolderBusy, SettingError), locked(folder):
-            delete_partial_files(folder)
+        with suppress(FolderBusy, SettingError), RunFolder(folder).locked():
+            pass
 
 
 def versions() -> dict[str, str]:

@@ -346,7 +346,11 @@ def without_path(dataset: str) -> str:
     names = members(dataset)
     if not any(map(is_own, names)):
         return dataset
-    return " ".join(Path(name.partition(":")[2]).name if is_own(name) else name for name in names)
+    shown = []
+    for name in names:
+        _, _, path = name.partition(":")
+        shown.append(Path(path).name if is_own(name) else name)
+    return " ".join(shown)
 
 
 def takes_batch_norm(name: str, data: DataSettings, settings: ModelSettings) -> bool:

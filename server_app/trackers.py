@@ -34,7 +34,7 @@ PLACES = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
 
 
 class Tracker:
-    """A tracker that does nothing. Another one is a subclass, and a line in `tracker_of`."""
+    """A tracker that does nothing. Another one is a subclass, and a line in `trackers_of`."""
 
     def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
         """Begin anew with the settings and the rounds so far: what an earlier start has written is deleted."""
@@ -160,26 +160,7 @@ class WeightsAndBiases(Tracker):
             self.run.finish(exit_code=int(summary is None))
 
 
-class Trackers(Tracker):
-    """Several at once."""
-
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self.trackers = trackers
-
-    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
-        for tracker in self.trackers:
-            tracker.begin(settings, records)
-
-    def round(self, record: RoundRecord) -> None:
-        for tracker in self.trackers:
-            tracker.round(record)
-
-    def end(self, summary: Mapping[str, Any] | None) -> None:
-        for tracker in self.trackers:
-            tracker.end(summary)
-
-
-def tracker_of(settings: RunSettings, folder: Path) -> Trackers:
+def trackers_of(settings: RunSettings, folder: Path) -> list[Tracker]:
     """Return the trackers that the settings ask for."""
     general = settings.general
     asked: list[Tracker] = []
@@ -189,7 +170,7 @@ def tracker_of(settings: RunSettings, folder: Path) -> Trackers:
         asked.append(MLflow(Path(general.results), settings.run_id))
     if general.wandb:
         asked.append(WeightsAndBiases(folder, settings.run_id))
-    return Trackers(asked)
+    return asked
 
 
 def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:

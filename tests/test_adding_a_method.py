@@ -122,5 +122,5 @@ def test_a_file_and_a_line_are_a_method_with_settings_contract_and_place_in_the_
     assert int(done.stdout.split(" passed")[0].split()[-1]) >= 7
     config = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert config["tempered-reweighting"] == {"smoothing": 1.0, "power": 0.5}
-    lists = (copy / "docs" / "reference" / "method-list.md").read_text()
-    assert "| `tempered` | weights to a power | made up |" in lists
+    lists = (copy / "docs" / "reference" / "methods.md").read_text()
+    assert "| `tempered` | made up |" in lists

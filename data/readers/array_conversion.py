@@ -4,7 +4,7 @@ An array is converted where its meaning is certain, and a note says so. Where it
 setting that decides.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -75,7 +75,6 @@ def converted(
     for key, split in splits.items():
         images = _channels_last(split, settings, notes)
         changed[key] = replace(split, labels=_labels_of(split, settings, notes), images=images)
-    _check_first_label(changed, settings)
     for key, images in _scaled(changed, settings, notes).items():
         changed[key] = replace(changed[key], images=images)
     return changed, list(dict.fromkeys(notes))  # what holds for several splits is said once
@@ -129,23 +128,6 @@ def _numbers_of(split: Split, names: Array, settings: DataSettings, notes: Notes
     return np.array([classes.index(name) for name in present.tolist()], np.int64)[places_N]
 
 
-def _check_first_label(splits: Mapping[str, Split], settings: DataSettings) -> None:
-    """Refuse labels 1..C of C classes: of another site's file 1..C-1 would pass, and mean something else."""
-    labels = [split.labels for split in splits.values() if split.labels.dtype.kind in "iu"]
-    if settings.first_label or not settings.classes.strip() or not labels:
-        return
-    smallest = min(int(part.min()) for part in labels)
-    largest = max(int(part.max()) for part in labels)
-    classes = settings.num_classes
-    if smallest >= 1 and largest == classes:
-        first = next(iter(splits.values()))
-        raise DataError(
-            f"labels {smallest}..{largest} of {classes} classes: must be 0..{classes - 1}",
-            where=f"{first.where}: {first.named('labels')}",
-            remedy=("if they count from 1: ", SetOption("first-label", "1")),
-        )
-
-
 def _channels_last(split: Split, settings: DataSettings, notes: Notes) -> Array | ImageFiles:
     """Return (N, C, H, W) as (N, H, W, C): where C is 1 or 3, or input-shape's channels, and the last axis is not."""
     images = split.images
@@ -162,70 +144,60 @@ def _channels_last(split: Split, settings: DataSettings, notes: Notes) -> Array 
 
 
 def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -> dict[str, Array]:
-    """Return pixels of other types than bytes on the scale 0..1, or as bytes; vectors as float32. By split."""
+    """Return vectors as float32, and pixels of other types than bytes on the scale 0..1 or as bytes. By split."""
     arrays = {key: np.asarray(split.images) for key, split in splits.items()}
     pixels = {key: part for key, part in arrays.items() if part.ndim > 2 and part.dtype != np.uint8}
-    if settings.pixel_range and pixels:
-        low, high = settings.pixel_span
-        notes.append(f"pixels are taken as {low:g}..{high:g} by pixel-range, what is beyond is cut")
-        return {key: on_scale(part, low, high) for key, part in pixels.items()}
-    _refuse_far([splits[key] for key, part in pixels.items() if part.dtype.kind == "f"], settings)
+    vectors = {key: part for key, part in arrays.items() if part.ndim == 2}
+    changed = _as_float32(vectors, notes)
+    if not pixels:
+        return changed
+    first = splits[next(iter(pixels))]
+    types = " and ".join(sorted({str(part.dtype) for part in pixels.values()}))
+    where = f"{first.where}: {first.named('images')}: {types}"
+    low = min(float(part.min()) for part in pixels.values())
+    high = max(float(part.max()) for part in pixels.values())
+    if settings.pixel_range:
+        black, white = settings.pixel_span
+        taken = f"pixels are taken as {black:g}..{white:g} by pixel-range"
+        notes.append(f"{taken}, what is beyond is cut")
+        return changed | {key: on_scale(part, black, white) for key, part in pixels.items()}
+    if all(part.dtype.kind == "f" for part in pixels.values()):
+        _refuse_far(where, low, high, settings)
+        return changed | _as_float32(pixels, notes)
+    if types == "uint16" and high > 255:
+        # Of training images alone: a few of other splits may be dark.
+        if high <= DARK * 65535 and "train" in splits:
+            raise nearly_black(where, high, 65535)
+        note = f"uint16 is taken as 0..65535; the largest is {high:g}"
+        white_of_file = SetOption("pixel-range", f"0,{white_of_bits(high)}")
+        is_small = high < 2**15
+        notes.append((note, "; if that is nearly white: ", white_of_file) if is_small else note)
+        return changed | {key: on_scale(part, 0, 65535) for key, part in pixels.items()}
+    if "uint16" in types or "float" in types or low < 0 or not 1 < high <= 255:
+        raise unknown_range(where, low, high)
+    notes.append(f"{types} images of 0..{high:g} are taken as bytes, 0..255")
+    return changed | {key: part.astype(np.uint8) for key, part in pixels.items()}
+
+
+def _as_float32(arrays: Mapping[str, Array], notes: Notes) -> dict[str, Array]:
+    """Return the arrays that are no float32 as such."""
     changed: dict[str, Array] = {}
     for key, part in arrays.items():
-        if part.dtype != np.float32 and (part.ndim == 2 or part.dtype.kind == "f"):
+        if part.dtype != np.float32:
             notes.append(f"{part.dtype} is taken as float32")
             changed[key] = part.astype(np.float32)
-    integers = {key: part for key, part in pixels.items() if part.dtype.kind in "ui"}
-    if integers:
-        changed |= _scaled_integers(integers, splits, notes)
     return changed
 
 
-def _scaled_integers(
-    integers: Mapping[str, Array], splits: Mapping[str, Split], notes: Notes
-) -> dict[str, Array]:
-    """Return pixels of an integer type as bytes or on the scale 0..1, where type and numbers say the range.
-
-    Raises:
-        DataError: training images of 16 bits that would be nearly black.
-        UnknownRange: any other numbers.
-    """
-    low = min(int(images.min()) for images in integers.values())
-    high = max(int(images.max()) for images in integers.values())
-    listed = " and ".join(sorted({str(images.dtype) for images in integers.values()}))
-    if listed == "uint16" and high > 255:
-        # Of training images alone: a few of other splits may be dark.
-        if high <= DARK * 65535 and "train" in splits:
-            raise nearly_black(_images_of(splits["train"], listed), high, 65535)
-        note = f"uint16 is taken as 0..65535; the largest is {high}"
-        white = SetOption("pixel-range", f"0,{white_of_bits(high)}")
-        notes.append((note, "; if that is nearly white: ", white) if high < 2**15 else note)
-        return {key: on_scale(images, 0, 65535) for key, images in integers.items()}
-    if listed != "uint16" and low >= 0 and 1 < high <= 255:
-        notes.append(f"{listed} images of 0..{high} are taken as bytes, 0..255")
-        return {key: images.astype(np.uint8) for key, images in integers.items()}
-    raise unknown_range(_images_of(splits[next(iter(integers))], listed), low, high)
-
-
-def _images_of(split: Split, dtype: object) -> str:
-    """Return the images of a split, as an error names them."""
-    return f"{split.where}: {split.named('images')}: {dtype}"
-
-
-def _refuse_far(splits: Sequence[Split], settings: DataSettings) -> None:
+def _refuse_far(where: str, low: float, high: float, settings: DataSettings) -> None:
     """Raise UnknownRange for floating-point pixels far from what mean and std say, such as 0..255 for 0..1."""
-    images = [np.asarray(split.images) for split in splits]
-    extremes = np.array([(part.min(), part.max()) for part in images], np.float64)
-    if not len(images) or not np.isfinite(extremes).all():
-        return  # the check that every split passes names the image
-    low, high = float(extremes.min()), float(extremes.max())
     means = np.array(settings.means or (0.5,))
     stds = np.array(settings.stds or (0.5,))
     farthest_M = np.maximum(np.abs(low - means), np.abs(high - means))
-    if farthest_M.min() / stds.max() > FARTHEST:
+    # The check that every split passes names an image that is not finite.
+    if np.isfinite([low, high]).all() and farthest_M.min() / stds.max() > FARTHEST:
         bytes_as_floats = low >= 0 and high <= 255
-        what = _images_of(splits[0], images[0].dtype)
-        raise unknown_range(what, low, high, proposed=(0, 255) if bytes_as_floats else None)
+        raise unknown_range(where, low, high, proposed=(0, 255) if bytes_as_floats else None)
 
 
 def with_subjects(splits: Mapping[str, Split]) -> dict[str, Split]:
@@ -291,7 +263,10 @@ def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[Array, 
     if is_outside_N.any():
         first = int(np.argmax(is_outside_N))
         found = f"label {labels_N[first]} of {classes} classes at index {first}"
-        raise split.error("labels", found, f"labels must be 0..{classes - 1}")
+        error = split.error("labels", found, f"labels must be 0..{classes - 1}")
+        if labels_N.min() == 1:
+            error.remedy = ("if they count from 1: ", SetOption("first-label", "1"))
+        raise error
     if images.dtype == np.float32:
         is_finite_N = np.isfinite(images).reshape(len(images), -1).all(axis=1)
         if not is_finite_N.all():

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-import numpy as np
-
 from data.errors import DataError, Remedy, SetOption, SettingError
 from data.extras import needed
 from data.readers.catalog import labels_file, members
@@ -41,7 +39,7 @@ from data.readers.rows import (
     role_like,
     roles_of,
 )
-from data.readers.splits import SPLITS, Manifest, Split
+from data.readers.splits import SPLITS, Manifest
 from data.settings import DataSettings
 from data.text import name_list
 
@@ -66,7 +64,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
         DataError: a folder is missing, or a class folder is none of the setting classes.
     """
     if not path.is_dir():
-        raise DataError("there is no such folder", where=str(path))
+        raise DataError("there is no such folder", where=path)
     if settings.labels:
         return scan_labelled(path, settings)
     splits = split_folders(path)
@@ -77,7 +75,8 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     for side, folder in splits.items():
         folders = class_folders(folder)
         if settings.classes.strip():
-            folders = of_classes(folder, folders, settings.class_names)
+            numbered = of_classes(folder, settings.class_names)
+            folders = {settings.class_names[number]: numbered[number] for number in numbered}
         notes += notes_of(folder, folders)
         names |= dict.fromkeys(folders)
         before = len(files)
@@ -87,7 +86,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
             columns["label"] += [name] * len(of_class)
             columns["split"] += [side] * len(of_class)
         if len(files) == before:
-            raise DataError(f"no image in any class folder: {LAYOUT}", where=str(folder))
+            raise DataError(f"no image in any class folder: {LAYOUT}", where=folder)
     classes = sorted(names)
     notes += [f"class {name} has no image" for name in classes if name not in columns["label"]]
     stated = {role: texts for role, texts in columns.items() if all(texts)}
@@ -95,7 +94,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     known = origins_of(files, headers, settings, stated)
     if len(classes) < 2 and headers and not settings.classes.strip():
         rule = f"holds DICOM files in the folder {classes[0]} alone, and there must be two classes"
-        raise DataError(rule, where=str(path), remedy=with_labels(path))
+        raise DataError(rule, where=path, remedy=with_labels(path))
     refuse_patients(path, columns["label"], known.columns.get("patient", ()), known.names)
     if not stated.get("split"):
         refuse_sites(path, [folder for folder in visible(path) if folder.is_dir()])
@@ -144,7 +143,7 @@ def class_folders(folder: Path) -> dict[str, Path]:
     for name in folders:
         if name != name.strip():
             rule = "the name of a class must have no space around it: rename the folder"
-            raise DataError(rule, where=str(folders[name]))
+            raise DataError(rule, where=folders[name])
     return folders
 
 
@@ -158,56 +157,24 @@ def class_number(name: str, class_names: Sequence[str]) -> int | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def of_classes(
-    folder: Path, folders: Mapping[str, Path], class_names: Sequence[str]
-) -> dict[str, Path]:
-    """Return the class folders of `folder` in the order of the classes, by these.
+def of_classes(folder: Path, class_names: Sequence[str]) -> dict[int, Path]:
+    """Return the class folders of `folder` by the number of their class, in order.
 
     Raises:
         DataError: a folder is none of the classes, or two are one.
     """
-    numbers = {name: class_number(name, class_names) for name in folders}
-    unknown = [name for name, number in numbers.items() if number is None]
-    if unknown:
-        raise DataError(
-            f"class folders {', '.join(unknown)} are none of the setting classes; "
-            f"found {', '.join(folders)}; classes = {name_list(class_names, ', ')}",
-            where=str(folder),
-        )
-    found = {}
-    for number, class_name in enumerate(class_names):
-        alike = [name for name in folders if numbers[name] == number]
-        if len(alike) > 1:
-            rule = f"are both called as class {class_name} but for capital letters: rename one"
-            raise DataError(f"class folders {' and '.join(alike)} {rule}", where=str(folder))
-        if alike:
-            found[class_name] = folders[alike[0]]
-    return found
-
-
-def read_split(
-    folder: Path,
-    key: str,
-    class_names: tuple[str, ...],
-    shape: tuple[int, ...],
-    settings: DataSettings,
-) -> Split:
-    """Return CLASS/* of one folder, not decoded yet.
-
-    Raises:
-        DataError: a class folder is none of `class_names`, or there is no image.
-    """
-    files: list[str] = []
-    labels: list[int] = []
-    for name, class_folder in of_classes(folder, class_folders(folder), class_names).items():
-        of_class = [str(file.relative_to(folder)) for file in below(class_folder)]
-        files += of_class
-        labels += [class_names.index(name)] * len(of_class)
-    if not files:
-        rule = f"no image in any class folder of {', '.join(class_names)}"
-        raise DataError(rule, where=str(folder))
-    images = ImageFiles.of(folder, files, shape, settings)
-    return Split(images, np.array(labels, np.int64), str(folder), key)
+    found: dict[int, Path] = {}
+    for name, class_folder in class_folders(folder).items():
+        number = class_number(name, class_names)
+        rule = ""
+        if number is None:
+            rule = f"must be one of classes = {name_list(class_names, ', ')}"
+        elif number in found:
+            rule = f"is also called {found[number].name}: rename one"
+        if number is None or rule:
+            raise DataError(f"class folder {name}: {rule}", where=folder)
+        found[number] = class_folder
+    return dict(sorted(found.items()))
 
 
 def notes_of(folder: Path, folders: Mapping[str, Path]) -> Iterator[str]:
@@ -238,9 +205,9 @@ def split_folders(path: Path) -> dict[str, Path]:
     if "train" in named:
         rule = f"there is no such folder; {path} {LAYOUT}"
         remedy = SetOption("dataset", f"folder:{named['train']}"), " tests on a fifth of train"
-        raise DataError(rule, where=str(path / "test"), remedy=remedy)
+        raise DataError(rule, where=path / "test", remedy=remedy)
     if named:
-        raise DataError(f"there is no such folder; {path} {LAYOUT}", where=str(path / "train"))
+        raise DataError(f"there is no such folder; {path} {LAYOUT}", where=path / "train")
     if not folders:
         raise _no_folders(path, entries)
     return {"": path}
@@ -256,7 +223,7 @@ def _no_folders(path: Path, entries: list[Path]) -> DataError:
         option = SetOption("dataset", f"csv:{tables[0]}")
         remedy = "if the table has columns path and label: ", option
     there = f"holds {len(entries)} files and no folder" if entries else "is empty"
-    return DataError(f"{there}: it {LAYOUT}", where=str(path), remedy=remedy)
+    return DataError(f"{there}: it {LAYOUT}", where=path, remedy=remedy)
 
 
 def refuse_sites(path: Path, folders: list[Path]) -> None:
@@ -267,13 +234,13 @@ def refuse_sites(path: Path, folders: list[Path]) -> None:
     dataset = names[0] if len(names) == 1 else f"domains:{name_list(names)}"
     if all({"train", "training"} & {*map(str.lower, children)} for children in inner):
         remedy = ("its folders do: ", SetOption("dataset", dataset))
-        raise DataError(LAYOUT, where=str(path), remedy=remedy)
+        raise DataError(LAYOUT, where=path, remedy=remedy)
     first = inner[0]
     same = len(folders) > 1 and len(first) > 1 and all(children == first for children in inner)
     if same and not any(child.is_file() for children in contents for child in children):
         rule = f"every folder holds the same folders {', '.join(first[:4])}"
         remedy = ("if these are the classes, the others are sites: ", SetOption("dataset", dataset))
-        raise DataError(rule, where=str(path), remedy=remedy)
+        raise DataError(rule, where=path, remedy=remedy)
 
 
 def refuse_patients(
@@ -286,7 +253,7 @@ def refuse_patients(
     raise DataError(
         f"each of the {len(pairs)} class folders, such as {classes[0]}, holds one alone by {names['patient']}, so that "
         "these look like patients and not like classes",
-        where=str(path),
+        where=path,
         remedy=(with_labels(path), "; or, if they are classes: ", SetOption("columns", "patient=")),
     )
 
@@ -314,6 +281,11 @@ class LabelTable:
     dropped: list[str]
     """What was missing in each row that was left out."""
 
+    def key_of(self, name: str, header: Header) -> str:
+        """Return what the table calls a file."""
+        stated = {SERIES: header.series, STUDY: header.study, PATIENT: header.patient}
+        return stated.get(self.key, name)
+
 
 def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
     """Return the DICOM images below a folder, with the label, patient, site and split of each.
@@ -331,38 +303,25 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
     images = [entry for entry in candidates if entry in headers and headers[entry].has_image]
     if not images:
         rule = f"holds no DICOM image, and labels = {settings.labels!r} is for those"
-        raise DataError(rule, where=str(path), remedy="for other images: csv:FILE")
+        raise DataError(rule, where=path, remedy="for other images: csv:FILE")
     by_name = {entry.relative_to(path).as_posix(): headers[entry] for entry in images}
-    where = str(file or path)
     if file:
-        table = label_table(file, path, settings)
-        keys = {name: key_of(table.key, name, header) for name, header in by_name.items()}
-        labelled = {name: table.rows[key] for name, key in keys.items() if key in table.rows}
-        names, dropped = table.names, left_out(table.dropped)
-        sentences = _without_partner(table, keys, settings)
+        labelled, names, dropped = _by_table(label_table(file, path, settings), by_name, settings)
     else:
-        labelled = {
-            name: {LABEL: header.label}
-            for name, header in by_name.items()
-            if not is_missing(header.label)
-        }
-        names, dropped, sentences = {LABEL: f"DICOM element {keyword}"}, [], []
-        without = [name for name in by_name if name not in labelled]
-        if without:
-            found = f"{len(without)} of {len(by_name)} files have no {keyword}"
-            sentences.append(f"{found}, such as {without[0]}")
-    if sentences and settings.missing != "drop":
-        remedy = (DROP_ROWS, " leaves these out")
-        raise DataError("; ".join(sentences), where=where, remedy=remedy)
-    dropped += [f"{sentence}: left out by missing = drop" for sentence in sentences]
+        names = {LABEL: f"DICOM element {keyword}"}
+        texts = {name: header.label for name, header in by_name.items()}
+        labelled = {name: {LABEL: text} for name, text in texts.items() if not is_missing(text)}
+        without = [name for name in texts if name not in labelled]
+        found = _found(without, len(texts), f"files have no {keyword}")
+        dropped = _left_out(found, str(path), settings)
 
+    where = str(file or path)
     columns = {role: [cells[role] for cells in labelled.values()] for role in names}
     check_labels(where, names[LABEL], columns[LABEL], names_of_classes(settings))
     sides = [SPLITS.get(name.split("/")[0].lower(), "") for name in labelled]
     if not {"split", "fold"} & columns.keys() and {"train", "test"} <= {*sides} and all(sides):
         columns["split"], names["split"] = sides, "folder"
-    files = [path / name for name in labelled]
-    known = origins_of(files, headers, settings, columns)
+    known = origins_of([path / name for name in labelled], headers, settings, columns)
     return Manifest(
         where=where,
         inputs=ImageFiles.of(path, list(labelled), ANY_SIZE, settings),
@@ -373,29 +332,38 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
     )
 
 
-def _without_partner(
-    table: LabelTable, keys: Mapping[str, str], settings: DataSettings
-) -> list[str]:
-    """Return sentences about files without a row and rows without a file. `keys` is what the table calls each file.
+def _by_table(
+    table: LabelTable, headers: Mapping[str, Header], settings: DataSettings
+) -> tuple[dict[str, dict[str, str]], dict[str, str], list[str]]:
+    """Return the cells of each file that has a row, what sentences call their roles, and what is left out.
 
     Raises:
-        DataError: no row is about a file.
+        DataError: no row is about a file, or a file has no row, or a row no file, and `missing` is not drop.
     """
-    there = set(keys.values())
-    without = [name for name, key in keys.items() if key not in table.rows]
-    rows = [key for key in table.rows if key not in there]
-    sentences = []
-    if without:
-        found = f"{len(without)} of {len(keys)} files have no row in {table.file.name}"
-        sentences.append(f"{found}, such as {without[0]} ({table.key} {keys[without[0]]!r})")
-    none_fits = len(without) == len(keys)
-    several = len(members(settings.dataset)) > 1  # one table of all: each folder has its part
-    if rows and (none_fits or not several):
-        found = f"{len(rows)} of {len(table.rows)} rows of {table.file.name} have no file"
-        sentences.append(f"{found}, such as {table.key} {rows[0][:80]!r}")
-    if none_fits:
-        raise DataError("; ".join(sentences), where=str(table.file))
-    return sentences
+    keys = {name: table.key_of(name, header) for name, header in headers.items()}
+    labelled = {name: table.rows[key] for name, key in keys.items() if key in table.rows}
+    without = [f"{name} ({table.key} {keys[name]!r})" for name in keys if name not in labelled]
+    unused = [f"{table.key} {key[:80]!r}" for key in table.rows.keys() - {*keys.values()}]
+    if labelled and len(members(settings.dataset)) > 1:
+        unused = []  # one table of all: each folder has its part
+    found = _found(without, len(keys), "files have no row")
+    found += _found(sorted(unused), len(table.rows), "rows have no file")
+    if not labelled:
+        raise DataError("; ".join(found), where=table.file)
+    dropped = _left_out(found, str(table.file), settings)
+    return labelled, table.names, [*left_out(table.dropped), *dropped]
+
+
+def _found(examples: Sequence[str], total: int, what: str) -> list[str]:
+    """Return a sentence about so many of all that lack something; none for none."""
+    return [f"{len(examples)} of {total} {what}, such as {examples[0]}"] if examples else []
+
+
+def _left_out(found: Sequence[str], where: str, settings: DataSettings) -> list[str]:
+    """Return what `missing = drop` leaves out, a sentence each. Raises DataError under any other setting."""
+    if found and settings.missing != "drop":
+        raise DataError("; ".join(found), where=where, remedy=(DROP_ROWS, " leaves these out"))
+    return [f"{sentence}: left out by missing = drop" for sentence in found]
 
 
 def checked_keyword(labels: str) -> str:
@@ -419,10 +387,7 @@ def label_table(file: Path, folder: Path, settings: DataSettings) -> LabelTable:
         DataError: no such column, two rows of one key that differ, or a missing value, unless `missing` is drop.
     """
     table = read_table(file, settings)
-    roles = {
-        role: name for role, name in roles_of(str(file), table.header, settings).items() if name
-    }
-    key, roles = _key_and_roles(file, table.header, roles, settings)
+    key, roles = _key_and_roles(file, table.header, settings)
     names = {role: f"column {name}" for role, name in roles.items()}
     cells = {role: table.columns[name] for role, name in roles.items()}
     kept, dropped = complete_rows(
@@ -438,33 +403,31 @@ def label_table(file: Path, folder: Path, settings: DataSettings) -> LabelTable:
         if rows.setdefault(about, row) != row:
             rule = "is in another row with other values: must have one row, or equal ones"
             where = f"row {table.lines[place]}, {names[key]}"
-            raise DataError(f"{where}: {about[:80]!r} {rule}", where=str(file))
-    if not rows:
-        raise DataError("has no row with a label", where=str(file))
+            raise DataError(f"{where}: {about[:80]!r} {rule}", where=file)
     del names[key]
     return LabelTable(file, key, names, rows, dropped)
 
 
 def _key_and_roles(
-    file: Path, header: Sequence[str], roles: dict[str, str], settings: DataSettings
+    file: Path, header: Sequence[str], settings: DataSettings
 ) -> tuple[str, dict[str, str]]:
     """Return what the rows are about, and the columns' names by role and by that. Raises DataError."""
-    by_small_letters = {name.lower().replace(" ", "").replace("_", ""): name for name in header}
-    likely = [name for name in header if role_like(name) == "patient"]
-    if likely and "patient" not in settings.column_names and likely[0] not in roles.values():
-        roles = {"patient": likely[0], **roles}
-    if PATH in roles:
-        return PATH, roles
-    for key in (SERIES, STUDY):
-        if key.lower() in by_small_letters:
-            return key, {**roles, key: by_small_letters[key.lower()]}
-    if "patient" in roles:
-        others = {role: name for role, name in roles.items() if role != "patient"}
-        return PATIENT, {**others, PATIENT: roles["patient"]}
-    shown = name_list(header, ", ")[:200]
-    rule = f"no column says which files a row is about: must have one of {', '.join(KEYS)}, and has {shown}"
-    way = cure_of(settings, {"patient": "NAME"})
-    raise DataError(rule, where=str(file), remedy=("if one names the patient: ", way))
+    roles = {role: name for role, name in roles_of(str(file), header, settings).items() if name}
+    if "patient" not in settings.column_names:
+        likely = (name for name in header if role_like(name) == "patient")
+        roles.setdefault("patient", next(likely, ""))
+    small_letters = {name.lower().replace(" ", "").replace("_", ""): name for name in header}
+    named = {key: small_letters.get(key.lower(), "") for key in (SERIES, STUDY)}
+    named = {PATH: roles.get(PATH, ""), **named, PATIENT: roles.get("patient", "")}
+    key = next((key for key in KEYS if named[key]), "")
+    if not key:
+        shown = name_list(header, ", ")[:200]
+        rule = f"no column says which files a row is about: must have one of {', '.join(KEYS)}, and has {shown}"
+        way = cure_of(settings, {"patient": "NAME"})
+        raise DataError(rule, where=file, remedy=("if one names the patient: ", way))
+    if key == PATIENT:
+        del roles["patient"]
+    return key, {role: name for role, name in {**roles, key: named[key]}.items() if name}
 
 
 def _below(cell: str, file: Path, folder: Path) -> str:
@@ -473,8 +436,3 @@ def _below(cell: str, file: Path, folder: Path) -> str:
     if not (folder / name).is_file():
         name = os.path.relpath(file.absolute().parent / name, folder.absolute())
     return os.path.normpath(name)
-
-
-def key_of(key: str, name: str, header: Header) -> str:
-    """Return what a table of labels calls a file."""
-    return {PATH: name, SERIES: header.series, STUDY: header.study, PATIENT: header.patient}[key]

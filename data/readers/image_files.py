@@ -228,5 +228,5 @@ def notes_of_sizes(first: Path, shape: str, sizes: Counter[tuple[int, int]]) -> 
     if is_medical(first):
         rule = f"{found}: must be of one size, or state the one that they are brought to"
         remedy = (SetOption("input-shape", shape),)
-        raise DataError(rule, where=str(first.parent), remedy=remedy)
+        raise DataError(rule, where=first.parent, remedy=remedy)
     yield f"{found}, are all brought to input-shape, here the first one's"

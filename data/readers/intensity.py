@@ -104,7 +104,7 @@ def shown(file: Path, stored: Stored, settings: DataSettings) -> NDArray[np.floa
     """
     low, high = stored.extremes
     if not np.isfinite([low, high]).all():
-        raise DataError(f"{stored.what} are NaN or infinite: must be finite", where=str(file))
+        raise DataError(f"{stored.what} are NaN or infinite: must be finite", where=file)
     span = settings.pixel_span if settings.pixel_range else stored.span
     if span is None and low >= 0 and high <= 1:
         span = 0.0, 1.0
@@ -243,8 +243,8 @@ def chosen_frame(file: Path, count: int, settings: DataSettings) -> int:
         middle = SetOption("frame", "middle")
         number_of = SetOption("frame", "NUMBER", is_example=True)
         remedy = middle, ", or ", number_of, ", takes one of them"
-        raise DataError(f"holds {count} images", where=str(file), remedy=remedy)
+        raise DataError(f"holds {count} images", where=file, remedy=remedy)
     number = count // 2 if settings.frame == "middle" else int(settings.frame)
     if number >= count:
-        raise DataError(f"holds images 0..{count - 1}, and frame = {number}", where=str(file))
+        raise DataError(f"holds images 0..{count - 1}, and frame = {number}", where=file)
     return number

@@ -112,7 +112,7 @@ def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:
     most = settings.max_image_pixels
     if pixels > most:
         rule = f"is an image of more pixels than max-image-pixels = {most}"
-        raise DataError(rule, where=str(file))
+        raise DataError(rule, where=file)
 
 
 def color_of(file: Path, data: Any, frame: int) -> NDArray[np.uint8]:
@@ -125,7 +125,7 @@ def color_of(file: Path, data: Any, frame: int) -> NDArray[np.uint8]:
         color = color >> (8 if color.max() > 255 else 0)
     elif data.BitsStored > 8:
         rule = f"is a color DICOM image of {data.BitsStored} bits a channel: must have 8"
-        raise DataError(rule, where=str(file))
+        raise DataError(rule, where=file)
     return np.asarray(color, np.uint8)
 
 
@@ -142,7 +142,7 @@ def grey_of(file: Path, data: Any, frame: int, settings: DataSettings) -> Stored
     else:
         if data.get("RescaleSlope") == 0:
             rule = "rescale slope 0 gives all pixels one value: must not be 0"
-            raise DataError(rule, where=str(file))
+            raise DataError(rule, where=file)
         values = pixels.apply_modality_lut(stored, data)
         if stored.dtype.kind != "f" and not data.get("PixelRepresentation"):
             ends = np.array([0, 2 ** int(data.BitsStored) - 1])
@@ -187,7 +187,7 @@ def is_inverted(file: Path, data: Any, settings: DataSettings) -> bool:
         shape = "of a table"
     if not settings.pixel_range and shape not in ("IDENTITY", "INVERSE"):
         rule = f"presentation LUT shape {shape[:40]!r}: must be IDENTITY or INVERSE"
-        raise DataError(rule, where=str(file), remedy=OWN_RANGE)
+        raise DataError(rule, where=file, remedy=OWN_RANGE)
     # Films state both for the same inversion.
     return data.PhotometricInterpretation == "MONOCHROME1" or shape == "INVERSE"
 
@@ -215,7 +215,7 @@ def rendered(file: Path, data: Any, values: NDArray[np.generic]) -> NDArray[np.f
     if not (math.isfinite(center) and least <= width < math.inf):
         rule = "must be finite, of a width of at least 1 for LINEAR, or above 0 for LINEAR_EXACT and SIGMOID (PS3.3)"
         found = f"DICOM window {function[:40]} of center {center:g} and width {width:g}"
-        raise DataError(f"{found}: {rule}", where=str(file), remedy=OWN_RANGE)
+        raise DataError(f"{found}: {rule}", where=file, remedy=OWN_RANGE)
 
     # pydicom's windows end where the stored bits do. This file has one bit, so that they end at 0 and 1.
     one_bit = needed("pydicom", "medical", file).Dataset()
@@ -243,7 +243,7 @@ def through_table(
     table = data[sequence].value[0]
     count, first, bits = (int(number) for number in table.LUTDescriptor)
     if not 8 <= bits <= 16:
-        raise DataError(f"{sequence}: entries of {bits} bits: must have 8 to 16", where=str(file))
+        raise DataError(f"{sequence}: entries of {bits} bits: must have 8 to 16", where=file)
     if first >= 2**15 and values.min() < 0:
         first -= 2**16  # a negative number, written as unsigned
     # pydicom counts in the type of its input or of the table's entries, which may overflow: it gets places from 0 on.
@@ -285,7 +285,7 @@ def nifti_plane(file: Path, volume: Any) -> Plane:
     if len(lengths) < 3 or {*lengths[3:]} - {1} or dtype.kind not in "iuf":
         found = f"{'x'.join(map(str, volume.shape))} of {dtype}"
         rule = f"is a NIfTI file of {found}: must be an image, or a volume of grey slices"
-        raise DataError(rule, where=str(file))
+        raise DataError(rule, where=file)
     orientation, remark = nifti_orientation(file, volume)
     by_axis = orientation[:, 0].astype(int).tolist()
     shape = tuple(lengths[by_axis.index(axis)] for axis in range(3))
@@ -304,7 +304,7 @@ def nifti_orientation(file: Path, volume: Any) -> tuple[NDArray[np.float64], str
             is_finite = np.isfinite(affine).all()
             found[name] = nibabel.io_orientation(affine) if is_finite else np.full((3, 2), np.nan)
             if np.isnan(found[name]).any():
-                raise DataError(f"{name} gives one of its axes no direction", where=str(file))
+                raise DataError(f"{name} gives one of its axes no direction", where=file)
     if not found:
         remark = "have neither sform nor qform: their axes are taken to be right, front, top"
         return in_order, remark
@@ -312,7 +312,7 @@ def nifti_orientation(file: Path, volume: Any) -> tuple[NDArray[np.float64], str
     if len(set(words.values())) > 1:
         listed = " and ".join(f"{name} says {word}" for name, word in words.items())
         rule = "must say the same orientation, or the code of one of them must be 0"
-        raise DataError(f"{listed}: {rule}", where=str(file))
+        raise DataError(f"{listed}: {rule}", where=file)
     orientation = next(iter(found.values()))
     if np.array_equal(orientation, in_order):
         return orientation, ""

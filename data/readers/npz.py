@@ -47,7 +47,7 @@ def read_arrays(
         DataError: the file is missing, is no npz file, lacks an array, or unpacks to more than the settings allow.
     """
     if not path.is_file():
-        raise DataError("there is no such file", where=str(path))
+        raise DataError("there is no such file", where=path)
     try:
         with zipfile.ZipFile(path) as archive:
             members = members_of(archive)
@@ -59,7 +59,7 @@ def read_arrays(
             if missing:
                 present = ", ".join(members) or "nothing"
                 rule = f"{', '.join(missing)} missing; the file holds {present}"
-                raise DataError(rule, where=str(path))
+                raise DataError(rule, where=path)
             refuse_large(path, {key: members[key].file_size for key in keys}, settings)
             check({key: _head(archive, members[key]) for key in keys})
             arrays = {}
@@ -81,7 +81,7 @@ def read_arrays(
             if kind == "text":
                 remedy = "if it is a table: ", SetOption("dataset", f"csv:{path}")
         rule = f"cannot be read as an npz file of plain arrays: {reason}"
-        raise DataError(rule, where=str(path), remedy=remedy) from error
+        raise DataError(rule, where=path, remedy=remedy) from error
 
 
 def members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -110,7 +110,7 @@ def refuse_large(path: Path, sizes: Mapping[str, int], settings: DataSettings) -
     if size > most * MIB:
         found = f"{', '.join(sizes)}: {math.ceil(size / MIB)} MiB unpacked"
         rule = f"more than max-unpacked-mib = {most} allows"
-        raise DataError(f"{found}: {rule}", where=str(path))
+        raise DataError(f"{found}: {rule}", where=path)
 
 
 def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic]:
@@ -206,7 +206,7 @@ def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
     if features != {len(names)} or not all(names) or len(set(names)) < len(names):
         rule = f"must be {min(features)} different names, one per column of the vectors"
         found = f"columns: dtype {array.dtype}, shape {array.shape}"
-        raise DataError(f"{found}: {rule}", where=str(path))
+        raise DataError(f"{found}: {rule}", where=path)
     return names
 
 

@@ -4,6 +4,7 @@ import csv
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from data.errors import DataError, Remedy, SetOption, either
@@ -76,7 +77,12 @@ class Table:
         return sentences
 
 
-def read_table(path: Path, settings: DataSettings, known: Collection[str] = LIKE_LABELS) -> Table:
+def read_table(
+    path: Path,
+    settings: DataSettings,
+    known: Collection[str] = LIKE_LABELS,
+    most: int | None = None,
+) -> Table:
     """Return the cells of a CSV file in UTF-8 or UTF-16 whose columns commas, semicolons or tabs separate.
 
     Args:
@@ -84,6 +90,7 @@ def read_table(path: Path, settings: DataSettings, known: Collection[str] = LIKE
         settings: Of these, `columns` and max-unpacked-mib count.
         known: Names of columns, in small letters: where the header holds several separators, the one by which a column
             gets a name of these or of `columns` separates.
+        most: Read no more than so many rows, of which the first that is not empty is the header.
 
     Raises:
         DataError: there is no such file, it is too large or no such text, a column has no name or another's, or a row
@@ -92,12 +99,12 @@ def read_table(path: Path, settings: DataSettings, known: Collection[str] = LIKE
     where = str(path)
     if not path.is_file():
         raise DataError("there is no such file", where=where)
-    most = settings.max_unpacked_mib
-    if path.stat().st_size > most * MIB:
-        raise DataError(f"is larger than max-unpacked-mib = {most} allows", where=where)
+    limit = settings.max_unpacked_mib
+    if path.stat().st_size > limit * MIB:
+        raise DataError(f"is larger than max-unpacked-mib = {limit} allows", where=where)
     stated = (*settings.column_names.values(), *settings.ignored_columns)
     try:
-        rows, separator, encoding = _rows_in(path, {*known, *map(str.lower, stated)})
+        rows, separator, encoding = _rows_in(path, {*known, *map(str.lower, stated)}, most)
     except (csv.Error, UnicodeError) as error:
         kind = truly(path)
         reason = said(error)
@@ -131,7 +138,9 @@ def _columns_in(where: str, rows: Sequence[tuple[int, list[str]]]) -> dict[str, 
     return columns
 
 
-def _rows_in(path: Path, known: Collection[str]) -> tuple[list[tuple[int, list[str]]], str, str]:
+def _rows_in(
+    path: Path, known: Collection[str], most: int | None
+) -> tuple[list[tuple[int, list[str]]], str, str]:
     """Return the rows of a CSV file that are not empty, each with its line, the separator and the encoding.
 
     Raises:
@@ -146,7 +155,7 @@ def _rows_in(path: Path, known: Collection[str]) -> tuple[list[tuple[int, list[s
         stated = re.fullmatch(r"sep=([,;\t])", first)
         separator = stated[1] if stated else separator_of(first, known)
         reader = csv.reader(file, delimiter=separator, strict=True)
-        rows = [(reader.line_num, row) for row in reader if row]
+        rows = [(reader.line_num, row) for row in islice(reader, most) if row]
     return rows[1:] if stated else rows, separator, encoding
 
 
@@ -287,11 +296,7 @@ def all_together(settings: DataSettings) -> Remedy:
 
 def like_labels(names: Sequence[str]) -> list[str]:
     """Return the columns' names that look like a label's."""
-    alike = [name for name in names if name.lower() in LIKE_LABELS]
-    if len(alike) > 1 and "x" in map(str.lower, names):
-        # Beside x and another label y is a coordinate.
-        return [name for name in alike if name.lower() != "y"]
-    return alike
+    return [name for name in names if name.lower() in LIKE_LABELS]
 
 
 def roles_of(where: str, header: Sequence[str], settings: DataSettings) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """A user's own table, csv:FILE: a column `label`, and columns of numbers or a column with the paths of images."""
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.errors import DataError, Remedy, SetOption
 from data.file_stamps import FileStamp, stamp_of
-from data.readers.dicom_headers import headers_of, origins_of, unknown_patients
+from data.readers.dicom_headers import Origins, headers_of, origins_of, unknown_patients
 from data.readers.image_files import ANY_SIZE, ImageFiles
 from data.readers.input_columns import notes_of_gaps, remedy_for_gap
 from data.readers.rows import (
@@ -39,72 +39,126 @@ INPUT, IGNORED = "input", "ignored"
 """What `columns_of` calls columns without a role."""
 OF_READING = ("classes", "columns", "missing", "outside_folder", "max_unpacked_mib")
 """The settings that change what a scan finds."""
+HEADER_ROWS = 20
+"""Rows among which the header is looked for: those before it are empty."""
 MOST_KEPT = 4
 """Scans that a process keeps: a check and a run look at a data set several times."""
 FEWEST_IDS = 20
 """Rows from which a column of different whole numbers is asked about: a few rows differ by chance."""
 
 
+def roles_in(path: Path, settings: DataSettings) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the columns' names by role, and those without one that are not left out. Raises DataError.
+
+    No row but the header is read.
+    """
+    table = read_table(path, settings, most=HEADER_ROWS)
+    roles = roles_of(str(path), table.header, settings)
+    return roles, others_of(table.header, roles, settings)
+
+
+def others_of(
+    header: Sequence[str], roles: Mapping[str, str], settings: DataSettings
+) -> tuple[str, ...]:
+    """Return the names of the columns without a role that are not left out: a table of numbers has its inputs there."""
+    taken = {*roles.values(), *settings.ignored_columns}
+    return tuple(name for name in header if name not in taken)
+
+
+def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
+    """Return the names of a table's columns of numbers, in file order; empty for images. Raises DataError."""
+    roles, others = roles_in(path, settings)
+    return () if "path" in roles else others
+
+
 def scan(path: Path, settings: DataSettings) -> Manifest:
-    """Return the rows of a table: images, or vectors (features,) in column order. It is read once until it changes.
+    """Return the rows of a table: images, or vectors (features,) in column order.
+
+    A table of images is read once until it changes.
 
     Raises:
         DataError: a row, column or value that cannot be used for training.
     """
-    reading = {name: getattr(settings, name) for name in OF_READING}
-    return _scan(path, stamp_of(path), DataSettings(**reading))
+    reading = DataSettings(**{name: getattr(settings, name) for name in OF_READING})
+    roles, others = roles_in(path, settings)
+    if "path" in roles:
+        return _scan_images(path, stamp_of(path), reading)
+    if not others:
+        rule = f"there is no column of numbers beside {', '.join(roles.values())}"
+        raise DataError(rule, where=path)
+    table, columns, kept, dropped = _rows_of(path, reading)
+    numbers_NF, rows, gaps = read_numbers(table, others, kept, reading, roles)
+    return _manifest(table, columns, numbers_NF, rows, dropped + gaps, reading)
 
 
-@lru_cache(maxsize=MOST_KEPT)
-def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
-    """Return what `scan` does. The stamp only serves as a key of the cache."""
+def _rows_of(
+    path: Path, settings: DataSettings
+) -> tuple[Table, dict[str, Sequence[str]], list[int], list[str]]:
+    """Return a table, its cells by role, the places of complete rows, and what is missing in the others."""
     table = read_table(path, settings)
     roles = roles_of(str(path), table.header, settings)
     names = {role: f"column {name}" for role, name in roles.items()}
-    inputs = inputs_of(table, roles, settings)
     cells = {role: table.columns[name] for role, name in roles.items()}
     kept, dropped = complete_rows(
         str(path), cells, names, lambda place: f"row {table.lines[place]}", settings
     )
-    images: NDArray[np.float32] | ImageFiles
-    notes: list[Remedy] = []
-    if "path" in roles:
-        names_of_files = checked_paths(table, cells.pop("path"), kept, settings)
-        images = ImageFiles.of(path.parent, names_of_files, ANY_SIZE, settings)
-        if inputs:
-            notes.append(
-                (f"columns that are not used: {', '.join(inputs)}", *_hint(inputs, roles, settings))
-            )
-        inputs = ()
-    elif inputs:
-        images, kept, gaps = read_numbers(table, inputs, kept, settings, roles)
-        dropped += gaps
-    else:
-        others = ", ".join([*roles.values(), *settings.ignored_columns])
-        raise DataError(f"there is no column of numbers beside {others}", where=str(path))
-    columns: dict[str, Sequence[str]] = {
-        role: [column[place] for place in kept] for role, column in cells.items()
-    }
-    check_labels(str(path), names[LABEL], columns[LABEL], names_of_classes(settings))
-    if isinstance(images, ImageFiles) and not {"patient", "subject"} & columns.keys():
-        files = images.paths
-        known = origins_of(files, headers_of(files), settings, roles=("patient",))
-        columns |= known.columns
-        names |= known.names
-        notes += known.notes
-        if not known.columns and "patient" not in {
-            **settings.column_names,
-            **likely_roles(table.header, roles),
-        }:
-            notes.append(unknown_patients(path, "a column patient"))
+    return table, cells, kept, dropped
+
+
+def _manifest(
+    table: Table,
+    cells: Mapping[str, Sequence[str]],
+    inputs: NDArray[np.float32] | ImageFiles,
+    rows: Sequence[int],
+    dropped: Sequence[str],
+    settings: DataSettings,
+) -> Manifest:
+    """Return the manifest of some rows of a table. Raises DataError for labels that are no classes."""
+    where = str(table.path)
+    roles = roles_of(where, table.header, settings)
+    columns = {role: [column[row] for row in rows] for role, column in cells.items()}
+    names = {role: f"column {roles[role]}" for role in columns}
+    check_labels(where, names[LABEL], columns[LABEL], names_of_classes(settings))
+    others = others_of(table.header, roles, settings)
     return Manifest(
-        where=str(path),
-        inputs=images,
+        where=where,
+        inputs=inputs,
         columns=columns,
         names=names,
         classes=classes_of(columns[LABEL]),
-        notes=(*left_out(dropped), *table.notes, *notes),
-        input_columns=inputs,
+        notes=(*left_out(dropped), *table.notes),
+        input_columns=() if isinstance(inputs, ImageFiles) else others,
+    )
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _scan_images(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
+    """Return the images of a table, with the patients that headers name where no column does.
+
+    The stamp only serves as a key of the cache.
+    """
+    table, cells, kept, dropped = _rows_of(path, settings)
+    files = checked_paths(table, cells.pop("path"), kept, settings)
+    images = ImageFiles.of(path.parent, files, ANY_SIZE, settings)
+    manifest = _manifest(table, cells, images, kept, dropped, settings)
+    notes: list[Remedy] = [*manifest.notes]
+    _, unused = roles_in(path, settings)
+    likely = likely_roles(unused, manifest.columns)
+    if unused:
+        note = f"columns that are not used: {', '.join(unused)}"
+        meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
+        cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
+        notes.append((note, *cure))
+    known = Origins()
+    if not manifest.patients:
+        known = origins_of(images.paths, headers_of(images.paths), settings, roles=("patient",))
+        if not {"patient"} & {*known.columns, *settings.column_names, *likely}:
+            notes.append(unknown_patients(path, "a column patient"))
+    return replace(
+        manifest,
+        columns={**manifest.columns, **known.columns},
+        names={**manifest.names, **known.names},
+        notes=(*notes, *known.notes),
     )
 
 
@@ -130,19 +184,6 @@ def questions(path: Path, manifest: Manifest, settings: DataSettings) -> list[Re
     return notes
 
 
-def inputs_of(table: Table, roles: dict[str, str], settings: DataSettings) -> tuple[str, ...]:
-    """Return the names of the columns without a role that are not left out: the inputs of a table of numbers."""
-    others = {*roles.values(), *settings.ignored_columns}
-    return tuple(name for name in table.header if name not in others)
-
-
-def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
-    """Return the names of a table's columns of numbers, in file order; empty for images. Raises DataError."""
-    table = read_table(path, settings)
-    roles = roles_of(str(path), table.header, settings)
-    return () if "path" in roles else inputs_of(table, roles, settings)
-
-
 def likely_roles(columns: Sequence[str], roles: Collection[str]) -> dict[str, str]:
     """Return, by role, the columns whose names look like a site or a patient, of the roles that no column has yet."""
     likely: dict[str, str] = {}
@@ -151,17 +192,6 @@ def likely_roles(columns: Sequence[str], roles: Collection[str]) -> dict[str, st
         if role in ("site", "patient") and role not in roles:
             likely.setdefault(role, name)
     return likely
-
-
-def _hint(
-    inputs: Sequence[str], roles: Collection[str], settings: DataSettings
-) -> tuple[str | SetOption, ...]:
-    """Return the end of a sentence: how to give unused columns the roles that their names suggest. May be empty."""
-    likely = likely_roles(inputs, roles)
-    if not likely:
-        return ()
-    meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
-    return f"; if {meanings}: ", cure_of(settings, likely)
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
@@ -198,7 +228,7 @@ def read_numbers(
             if number is None:
                 remedy = remedy_for(table, name, cell, settings, roles)
                 raise DataError(
-                    f"{where}: must be a finite number", where=str(table.path), remedy=remedy
+                    f"{where}: must be a finite number", where=table.path, remedy=remedy
                 )
             numbers_NF[row, place] = number
             if table.comma_is_decimal and not math.isnan(number):
@@ -207,7 +237,7 @@ def read_numbers(
             if len(marks) > 1:
                 first, second = marks.values()
                 rule = "the decimal mark must be a point in every row, or a comma in every row"
-                raise DataError(f"{second}: {rule}; {first}", where=str(table.path))
+                raise DataError(f"{second}: {rule}; {first}", where=table.path)
     if settings.missing == "median":
         return numbers_NF, [*rows], []
     gaps_NF = np.isnan(numbers_NF)
@@ -218,7 +248,7 @@ def read_numbers(
         found.append(gap_of(f"row {table.lines[rows[row]]}", f"column {name}", cell))
         if settings.missing == "refuse":
             remedy = remedy_for_gap(settings, name if len(inputs) > 1 else "")
-            raise DataError(found[0], where=str(table.path), remedy=remedy)
+            raise DataError(found[0], where=table.path, remedy=remedy)
     is_whole_N = ~gaps_NF.any(axis=1)
     return numbers_NF[is_whole_N], np.array(rows, np.int64)[is_whole_N].tolist(), found
 
@@ -243,7 +273,7 @@ def remedy_for(
     role = role_like(column)
     if role and role not in roles:
         return f"if it is the {role}: ", cure_of(settings, {role: column})
-    inputs = inputs_of(table, roles, settings)
+    inputs = others_of(table.header, roles, settings)
     texts = [name for name in inputs if summary_of(table, name, INPUT).is_text]
     if column not in texts or len(texts) == len(inputs):
         return ""

@@ -63,12 +63,14 @@ def files_of_own(name: str, settings: DataSettings) -> list[Path]:
         return medmnist.files(path, settings)
     if kind == "hf":
         return huggingface.files(path, settings)
+    if kind == "csv" and "path" in tables.roles_in(path, settings)[0]:
+        inputs = tables.scan(path, settings).inputs
+        assert isinstance(inputs, ImageFiles)
+        return [path, *inputs.paths]
     if kind != "folder":
-        inputs = tables.scan(path, settings).inputs if kind == "csv" else None
-        images = inputs.paths if isinstance(inputs, ImageFiles) else []
-        return [existing(path), *images]
+        return [existing(path)]
     if not path.is_dir():
-        raise DataError("there is no such folder", where=str(path))
+        raise DataError("there is no such folder", where=path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
     table = labels_file(settings.labels, settings.data_root)
     return files if table is None else [*files, existing(table)]
@@ -77,7 +79,7 @@ def files_of_own(name: str, settings: DataSettings) -> list[Path]:
 def existing(path: Path) -> Path:
     """Return the file. Raises DataError where it is not there."""
     if not path.is_file():
-        raise DataError("there is no such file", where=str(path))
+        raise DataError("there is no such file", where=path)
     return path
 
 
@@ -88,6 +90,8 @@ def sites_of(name: str, settings: DataSettings) -> tuple[str, ...]:
     """
     kind, path = kind_and_path(name, settings)
     if kind not in SCANS or (kind != "hf" and not path.exists()):
+        return ()
+    if kind == "csv" and "site" not in tables.roles_in(path, settings)[0]:
         return ()
     return SCANS[kind](path, settings).sites
 

@@ -25,7 +25,7 @@ from fedskew.federation.services import SERVER_APP
 from fedskew.signals import one_interrupt
 from server_app.app import run as run_app
 from server_app.checkpoint import Checkpoint
-from server_app.run_folder import ROUND, verified
+from server_app.run_folder import verified
 from server_app.settings import parse, parse_text
 from site_agent.audit import Audit
 from site_agent.config import read_sites
@@ -140,7 +140,7 @@ class Stage:
     def records(self, results: str) -> list[dict[str, Any]]:
         """Return the records of the rounds of a results' folder."""
         file = next((self.federation.work / results).glob("*/rounds.jsonl"))
-        return [verified(line, ROUND) for line in file.read_text().splitlines()]
+        return [verified(line) for line in file.read_text().splitlines()]
 
     def distance(self, first: str, second: str) -> float:
         """Return the distance between the shared models of two results' folders."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from data import SettingError, require
+from data import SettingError
 from fedskew.cli import options
 from fedskew.cli.options import ExperimentsFile, RecordsFolder
 from fedskew.cli.run_selection import Choice, choose
 from fedskew.cli.terminal import FAILED, complain, console
 
 if TYPE_CHECKING:
-    from fedskew.report.run_records import Run
+    from fedskew.report.runs import Run
 
 Name = Annotated[
     str,
@@ -48,18 +48,16 @@ def keep(
     choice = suite_of(name, experiments, settings, results)
     from fedskew.experiments.plan import runs  # with torch, for which a mistyped name does not wait
     from fedskew.report.kept_records import FOLDER, file_of, keep
-    from fedskew.report.run_records import Run
+    from fedskew.report.runs import Run
 
     folder = records or FOLDER
-    require(folder.is_dir() or not folder.exists(), "--records", str(folder), "is no folder")
+    check_folder("--records", folder)
     finished = [run for run in map(Run.read, runs(choice.cells())) if run.finished]
     new = [run for run in finished if not file_of(folder, run.name).is_file()]
     for run in new:
         keep(run, folder)
     there = len(finished) - len(new)
-    console().print(
-        f"{len(new)} runs written to {folder}, {there} were there and stay", markup=False
-    )
+    console().print(f"{len(new)} runs written to {folder}, {there} were there and stay")
 
 
 def verify(
@@ -83,12 +81,12 @@ def verify(
     choice = suite_of(name, experiments, settings, None)
     from fedskew.experiments.plan import runs
     from fedskew.report.kept_records import compared, kept_runs, records_folder
-    from fedskew.report.run_records import Run
+    from fedskew.report.runs import Run
     from fedskew.scheduling import Resources
     from fedskew.sweep import run_all
 
     if results is not None:
-        require(results.is_dir() or not results.exists(), "--results", str(results), "is no folder")
+        check_folder("--results", results)
     kept = kept_runs(records_folder(records), runs(choice.cells()))
     drawn = draw(kept.values(), cells, seed)
     entries = {experiment.name: experiment for experiment in choice.experiments}
@@ -108,7 +106,7 @@ def verify(
         print(json.dumps(lines, indent=2))
     else:
         for line in lines:
-            out.print(f"{line['run']}: {line['result']} ({line['origin']})", markup=False)
+            out.print(f"{line['run']}: {line['result']} ({line['origin']})")
     for run_name, reason in failed.items():
         complain(f"{run_name}: {reason}", FAILED)
     missing = len(drawn) - sum(line["holds"] for line in lines)
@@ -122,8 +120,15 @@ def suite_of(
 ) -> Choice:
     """Return the suite of statements of this name. Raises SettingError where it is none."""
     choice = choose([name], experiments, settings or [], [], [], {"results": results})
-    require(choice.suite is not None, "suite", name, "is no suite of statements, as papers is")
+    if choice.suite is None:
+        raise SettingError("suite", name, "is no suite of statements, as papers is")
     return choice
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Raise SettingError for what is there and is no folder."""
+    if folder.exists() and not folder.is_dir():
+        raise SettingError(option, str(folder), "is no folder")
 
 
 def draw(kept: "Iterable[Run]", cells: int, seed: int) -> set[str]:

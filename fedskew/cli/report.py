@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from data import DataError, SettingError, require
+from data import DataError, SettingError
 from fedskew.cli import options
 from fedskew.cli.options import ExperimentsFile, RecordsFolder
-from fedskew.cli.records import Results, Settings
+from fedskew.cli.records import Results, Settings, check_folder
 from fedskew.cli.run_selection import check_settings
 from fedskew.cli.terminal import console, to_stdout
 from fedskew.experiments.entries import defaults
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from fedskew.report.document import Document
     from fedskew.report.results import ExperimentResults
 
-FORMS = ("--markdown", "--csv", "--json", "--latex", "--bibtex")
-"""What a report is printed as, instead of text for a terminal."""
+OF_PAPERS = {"", "--markdown", "--json"}
+"""The forms of the papers' page, beside HTML."""
 WITHOUT_WARNINGS = {"--csv", "--latex", "--bibtex"}
 """The forms that do not contain the reports' warnings, which then go to stderr."""
 
@@ -83,40 +83,52 @@ def report(
     settings: Settings = None,
 ) -> None:
     """Report the results of experiments and of other runs, with intervals and costs."""
-    given = {
+    forms = {
         "--markdown": markdown,
         "--csv": csv,
         "--json": as_json,
         "--latex": latex,
         "--bibtex": bibtex,
-        "--figures": figures is not None,
-        "--round": bool(round),
     }
-    options = [option for option, is_given in given.items() if is_given]
-    forms = [option for option in options if option in FORMS]
-    if len(forms) > 1:
-        raise SettingError("report", " ".join(FORMS), "must be one of them")
-    form = forms[0] if forms else ""
+    chosen = [option for option, is_given in forms.items() if is_given]
+    if len(chosen) > 1:
+        raise SettingError("report", " ".join(forms), "must be one of them")
+    form = "".join(chosen)
     overrides = read_texts(settings or [], defaults())
     check_settings(overrides, alone=False)
-    overrides |= {"results": results} if results is not None else {}
+    if results is not None:
+        overrides["results"] = results
     folder = results_folder(overrides)
     if round:
         check_round("--round", round)
-    if suite := sized_suite(names or [], experiments):
-        for option in options:
-            rule = f"is for experiments: {suite.name} is about statements"
-            require(option in ("--markdown", "--json"), option, "", rule)
+    suite = sized_suite(names or [], experiments)
+    if suite is not None:
+        others = {"--figures": figures, "--round": round, form: form not in OF_PAPERS}
+        for option in others:
+            if others[option]:
+                rule = f"is for experiments: {suite.name} is about statements"
+                raise SettingError(option, "", rule)
         report_papers(suite, overrides, experiments, records, html, form)
         return
-    require(records is None, "--records", str(records), "is for papers and its like")
-    chosen = find_all(names or list(known_entries(experiments)), experiments)
-    # These draw and test, and take a moment to import: a mistyped name is refused before.
-    from fedskew.report import render
+    if records is not None:
+        raise SettingError("--records", str(records), "is for papers and its like")
+    found = chosen_results(names or [], folder, overrides, experiments)
     from fedskew.report.document import document
 
-    found = chosen_results(chosen, names or [], folder, overrides, experiments)
     documents = [document(of_round(one, round) if round else one) for one in found]
+    write(documents, html, figures, form, verbose)
+
+
+def write(
+    documents: "Sequence[Document]",
+    html: Path | None,
+    figures: Path | None,
+    form: str,
+    verbose: bool,
+) -> None:
+    """Write the reports to files, and print them in a form, or without one as text for a terminal."""
+    from fedskew.report import render
+
     if html is not None:
         write_text(render.html(documents), html)
     if figures is not None:
@@ -124,40 +136,44 @@ def report(
         to_stderr(f"written: {len(written)} files in {figures}")
     only_files = not form and (html is not None or figures is not None)
     if only_files or form in WITHOUT_WARNINGS:
-        print_warnings(documents)
-    if not only_files:
-        print_documents(documents, form, verbose)
+        for one in documents:
+            for warning in one.results.warnings:
+                to_stderr(f"{one.results.experiment.name}: {warning}")
+    if only_files:
+        return
+    with to_stdout():
+        terminal = console()
+        if form:
+            sys.stdout.write(render.FORMS[form](documents))
+        else:
+            terminal.print(render.terminal_text(documents, terminal.width, verbose), end="")
+
+
+def chosen_results(
+    names: Sequence[str], folder: str, overrides: Mapping[str, Scalar], file: Path | None
+) -> "list[ExperimentResults]":
+    """Return the results of named experiments, or without names of all runs of a folder.
+
+    Raises RuntimeError where no run has finished or diverged.
+    """
+    experiments = find_all(names or list(known_entries(file)), file)
+    # This tests and takes a moment to import: a mistyped name is refused before.
+    from fedskew.report.results import command, gather
+
+    if names:
+        found = [gather(experiment, overrides, file) for experiment in experiments]
+        missing, remedy = f"of {', '.join(names)} in {folder}", command(names, overrides, file)
+    else:
+        found = all_finished(experiments, folder, overrides, file)
+        missing, remedy = f"in {folder}", f"fedskew run NAME --results {folder}"
+    if not any(results.has_ended for results in found):
+        raise RuntimeError(f"no finished run {missing}; make them with `{remedy}`")
+    return found
 
 
 def to_stderr(line: str) -> None:
     """Print a line to stderr."""
-    console(stderr=True).print(line, markup=False)
-
-
-def print_warnings(documents: "Sequence[Document]") -> None:
-    """Print the reports' warnings to stderr, where what is written does not have them."""
-    for one in documents:
-        for warning in one.results.warnings:
-            to_stderr(f"{one.results.experiment.name}: {warning}")
-
-
-def print_documents(documents: "Sequence[Document]", form: str, verbose: bool) -> None:
-    """Print the reports in a form, an option's name; as text for a terminal where it is empty."""
-    from fedskew.report import render
-
-    texts = {
-        "--markdown": render.markdown,
-        "--csv": render.csv_text,
-        "--json": render.json_text,
-        "--latex": render.latex,
-        "--bibtex": render.bibtex,
-    }
-    with to_stdout():
-        if form:
-            sys.stdout.write(texts[form](documents))
-        else:
-            terminal = console()
-            terminal.print(render.terminal_text(documents, terminal.width, verbose), end="")
+    console(stderr=True).print(line)
 
 
 def report_papers(
@@ -182,31 +198,7 @@ def report_papers(
             print(json.dumps(papers.as_json(judged), indent=2))
         elif html is None:
             for line in papers.terminal_lines(judged):
-                console().print(line, markup=False)
-
-
-def chosen_results(
-    experiments: Sequence[Experiment],
-    names: Sequence[str],
-    folder: str,
-    overrides: Mapping[str, Scalar],
-    file: Path | None,
-) -> "list[ExperimentResults]":
-    """Return the results of named experiments, or without names of all runs of a folder.
-
-    Raises RuntimeError where no run has finished or diverged.
-    """
-    from fedskew.report.results import command, gather
-
-    if names:
-        found = [gather(experiment, overrides, file) for experiment in experiments]
-        missing, remedy = f"of {', '.join(names)} in {folder}", command(names, overrides, file)
-    else:
-        found = all_finished(experiments, folder, overrides, file)
-        missing, remedy = f"in {folder}", f"fedskew run NAME --results {folder}"
-    if not any(results.has_ended for results in found):
-        raise RuntimeError(f"no finished run {missing}; make them with `{remedy}`")
-    return found
+                console().print(line)
 
 
 def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
@@ -218,7 +210,8 @@ def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
     chosen = replace(results, experiment=replace(results.experiment, selection=round))
     rows = [row for column in chosen.columns for row in column.rows]
     rule = f"is not there: no finished run of {name} has keep-best, which keeps its best round"
-    require(any(row.points for row in rows) or round == "last", "--round", round, rule)
+    if round != "last" and not any(row.numbers for row in rows):
+        raise SettingError("--round", round, rule)
     return chosen
 
 
@@ -264,9 +257,9 @@ def all_finished(
 def results_folder(overrides: Mapping[str, Scalar]) -> str:
     """Return the folder of the runs' folders, which may not be there yet. Raises SettingError for what is no folder."""
     folder = str(overrides.get("results", defaults()["results"]))
-    require(folder != "", "--results", folder, "must name a folder")
-    path = Path(folder)
-    require(path.is_dir() or not path.exists(), "--results", folder, "is no folder")
+    if folder == "":
+        raise SettingError("--results", folder, "must name a folder")
+    check_folder("--results", Path(folder))
     return folder
 
 

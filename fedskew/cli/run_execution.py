@@ -21,7 +21,7 @@ from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell, TunedValues, runs, selected, trials, values_of_rows
 from fedskew.formatting import plural
 from fedskew.report.kept_records import kept_runs, origins, records_folder
-from fedskew.report.run_records import Run
+from fedskew.report.runs import Run
 from fedskew.scheduling import Resources
 from fedskew.sweep import earlier_result, labels, refuse_missing_gpus, run_all
 from server_app.run_folder import RunFolder

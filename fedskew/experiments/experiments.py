@@ -118,8 +118,6 @@ class Experiment:
     """The smaller edition of a paper's entry, on which its claims are measured on a laptop."""
     tune: Tune | None = None
     """A setting that every row gets in every column from trials on another seed."""
-    unjudged: tuple[str, ...] = ()
-    """What the paper says besides and no claim can express; the report lists it as not judged."""
 
     @model_validator(mode="after")
     def check(self) -> "Experiment":

@@ -14,7 +14,7 @@ from data import DataError, DataSettings, Samples
 from data.errors import Remedy
 from data.readers.array_conversion import check_form, checked, converted
 from data.readers.dicom_headers import PATIENT, Header, headers_of, notes_of_others
-from data.readers.folder import below, class_folders, class_number, read_split, visible
+from data.readers.folder import below, class_folders, class_number, of_classes, visible
 from data.readers.image_files import ImageFiles
 from data.readers.input_columns import (
     ORDER_COUNTS,
@@ -225,8 +225,8 @@ def image_files(path: Path, about: Description, settings: DataSettings) -> Read:
     folders = class_folders(path) if path.is_dir() else {}
     files = list(below(path)) if path.is_dir() else [path]
     headers = headers_of(files)
-    of_classes = any(class_number(name, about.class_names) is not None for name in folders)
-    if folders and (of_classes or not headers):
+    is_classes = any(class_number(name, about.class_names) is not None for name in folders)
+    if folders and (is_classes or not headers):
         return class_images(path, about, settings)
 
     # Files without a header are images of other types, whose reader says what is wrong with one; not so in a PACS.
@@ -250,11 +250,15 @@ def class_images(path: Path, about: Description, settings: DataSettings) -> Read
     if len(class_folders(path)) < len(list(visible(path))):
         rule = "must hold images alone, or a folder of them for each class"
         raise DataError(f"holds folders and files: {rule}", where=str(path))
-    split = read_split(path, "", about.class_names, about.shape, settings)
-    assert isinstance(split.images, ImageFiles)
-    places = range(len(split.images))
-    names = [str(split.images.path(index).relative_to(path)) for index in places]
-    return Read(split.images, names, [about.class_names[number] for number in split.labels])
+    names: list[str] = []
+    labels: list[str] = []
+    for number, folder in of_classes(path, about.class_names).items():
+        of_class = [str(file.relative_to(path)) for file in below(folder)]
+        names += of_class
+        labels += [about.class_names[number]] * len(of_class)
+    if not names:
+        raise DataError("holds no image", where=str(path))
+    return Read(ImageFiles.of(path, names, about.shape, settings), names, labels)
 
 
 def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:

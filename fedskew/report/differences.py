@@ -22,7 +22,6 @@ from fedskew.report.inference import LEVEL, Estimate, holm, is_significant
 from fedskew.report.results import ColumnResults, RowResults
 from fedskew.report.strata import compare_rows
 from fedskew.report.tables import spread_words
-from fedskew.report.unfit_rows import unfit_words
 
 ABOUT = (
     "Each row minus the one that it is compared with, seed by seed: both saw the same data and partition. The 95 % "
@@ -52,7 +51,7 @@ class Difference:
 
         A row that diverged in a seed is not judged by its others, nor is one that is no better than chance.
         """
-        if self.unfit or self.found.verdict() == "unclear":
+        if self.unfit or self.found.side == "unclear":
             return False
         return is_significant(self.p_holm)
 
@@ -66,42 +65,40 @@ class Difference:
 
 def differences(column: ColumnResults) -> list[Difference]:
     """Return the differences of a column, of the rows that share a seed with the one they are compared with."""
-    of_standard = unfit_words(column.reference)
+    reference = column.reference
     shown = []
     for row in column.rows:
-        found = compare_rows(row, column.reference)
-        if row.row != column.reference.row and found is not None:
-            unfit = unfit_words(row) or of_standard
-            shown.append(Difference(row, column.reference.row, found, unfit=unfit))
+        found = compare_rows(row, reference)
+        if row.row != reference.row and found is not None:
+            shown.append(Difference(row, reference.row, found, unfit=row.unfit or reference.unfit))
     p_values = [None if one.unfit else one.found.p for one in shown]
     return [replace(one, p_holm=p) for one, p in zip(shown, holm(p_values), strict=True)]
 
 
 def difference_table(column: ColumnResults) -> Table:
     """Return the differences of a column."""
-    shown = {difference.row.row: difference for difference in differences(column)}
-    test = "Holm's p" if sum(not one.unfit for one in shown.values()) > 1 else "p"
-    lines: list[Line] = []
+    metric = column.metric
+    shown = differences(column)
+    judged = [one for one in shown if not one.unfit]
+    test = "Holm's p" if len(judged) > 1 else "p"
+    by_row: dict[str, Line] = {}
     for row in column.rows:
-        if row.row in shown:
-            one = shown[row.row]
-            seeds = ", ".join(signed(value, row.metric) for value in one.found.by_seed.values())
-            lines.append([row.row, one.in_words, seeds, verdict_cell(one, test)])
-        elif row.row != column.reference.row and row.diverged:
-            lines.append([row.row, NONE, NONE, TableCell("not judged", unfit_words(row))])
-    measured = f"{words_and_unit(column.metric)}, {SELECTION_WORDS[column.selection]}"
+        if row.row != column.reference.row and row.diverged:
+            by_row[row.row] = [row.row, NONE, NONE, TableCell("not judged", row.unfit)]
+    for one in shown:
+        seeds = ", ".join(signed(value, metric) for value in one.found.by_seed.values())
+        verdict = TableCell("yes" if one.distinguishable else "no", strong=one.distinguishable)
+        if one.unfit:
+            verdict = TableCell("not judged", one.unfit)
+        elif one.p_holm is None:
+            verdict = TableCell(NONE, "one seed")
+        else:
+            verdict = replace(verdict, below=f"{test} {p_value(one.p_holm)}")
+        by_row[one.row.row] = [one.row.row, one.in_words, seeds, verdict]
+    lines = [by_row[row.row] for row in column.rows if row.row in by_row]
+    measured = f"{words_and_unit(metric)}, {SELECTION_WORDS[column.selection]}"
     caption = f"{measured}: difference from {column.reference.row}."
     return table(caption, ("method", "difference", "by seed", "distinguishable"), lines)
-
-
-def verdict_cell(difference: Difference, test: str) -> TableCell:
-    """Return whether a difference is distinguishable; `test` is what its p-value is called."""
-    if difference.unfit:
-        return TableCell("not judged", difference.unfit)
-    if difference.p_holm is None:
-        return TableCell(NONE, "one seed")
-    yes = difference.distinguishable
-    return TableCell("yes" if yes else "no", f"{test} {p_value(difference.p_holm)}", strong=yes)
 
 
 def comparison(column: ColumnResults) -> str:

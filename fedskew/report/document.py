@@ -1,24 +1,20 @@
 """The contents of one experiment's report, in order and without layout."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from fedskew.formatting import plural
-from fedskew.report.claims import (
-    SAYS,
-    Verdict,
-    claims_table,
-    judge,
-    never_lines,
-)
+from fedskew.report.claims import Verdict, claims_table, counted, judge, never_lines
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_table, differences
-from fedskew.report.format import SELECTION_WORDS, Table
+from fedskew.report.format import NONE, SELECTION_WORDS, Table, table, words
 from fedskew.report.inference import RESAMPLES
-from fedskew.report.results import ExperimentResults
+from fedskew.report.results import ColumnResults, ExperimentResults
 from fedskew.report.rounds_to_target import reach_table
-from fedskew.report.run_summary import runs_table, time_table, what_was_run
+from fedskew.report.runs import Run
 from fedskew.report.tables import (
     ABOUT_RANKING,
     client_tables,
@@ -27,13 +23,12 @@ from fedskew.report.tables import (
     of_columns,
     ranking_tables,
     recall_tables,
-    selection_tables,
-    tuning_tables,
+    selection_table,
+    tuning_table,
 )
-from fedskew.report.unfit_rows import unfit_sentences
+from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
+from server_app.settings import defaults
 
-PLURAL = {"holds": "hold", "fails": "do not hold"}
-"""What several claims do, where it is not what one does."""
 CLAIMS = (
     "A claim holds where the whole 95 % interval of its difference lies above the margin that it names, in every "
     "one of its columns or in as many as it names, and p is below 0.05; it does not hold where no part of the interval "
@@ -73,23 +68,36 @@ TUNING = (
     "images may be the same. The number is the table's. The best is strong; a star marks one at an end of what was "
     "tried."
 )
-GROUPS = {"many": "many-recall", "medium": "medium-recall", "few": "few-recall"}
+GROUPS = {name: (f"{name}-recall", "") for name in ("many", "medium", "few")}
 SPREAD = {
-    "local accuracy": "local-accuracy.mean",
-    "worst decile": "local-accuracy.worst-decile",
-    "worst client": "local-accuracy.worst",
-    "accuracy at clients": "client-accuracy.mean",
-    "its worst decile": "client-accuracy.worst-decile",
-    "at the worst client": "client-accuracy.worst",
+    "local accuracy": ("local-accuracy.mean", ""),
+    "worst decile": ("local-accuracy.worst-decile", ""),
+    "worst client": ("local-accuracy.worst", ""),
+    "accuracy at clients": ("client-accuracy.mean", ""),
+    "its worst decile": ("client-accuracy.worst-decile", ""),
+    "at the worst client": ("client-accuracy.worst", ""),
 }
 CALIBRATION = {
-    "calibration error": "calibration-error",
-    "test loss": "loss",
-    "Brier score": "brier",
+    "calibration error": ("calibration-error", ""),
+    "test loss": ("loss", ""),
+    "Brier score": ("brier", ""),
 }
+CHANCE_REMEDY = (
+    "look at the data with `fedskew data check`, and try another learning-rate or more rounds"
+)
 ABOUT_CALIBRATION = (
     "Expected calibration error in percent (15 bins); loss in nats; Brier score as it is."
 )
+MOST_NAMES = 12
+"""Classes whose names are listed."""
+ALWAYS = ("partition", "alpha", "model", "rounds", "local-epochs", "batch-size", "learning-rate")
+"""Settings that are shown even where they have their default."""
+ELSEWHERE = {"dataset", "classes", "input-shape", "mean", "std", "clients", "method", "seed"}
+"""Settings that other lines or the table itself show."""
+USE_ALPHA = ("lda", "feddf", "llt", "quantity")
+"""The partitions that alpha has an effect on."""
+PARTS = ("clients", "server", "evaluation", "transport and the rest")
+"""Where a round's seconds go."""
 
 
 @dataclass(frozen=True)
@@ -135,20 +143,12 @@ class Document:
     @property
     def short_table(self) -> Table:
         """The main table with every row's difference from the reference row below its numbers."""
-        experiment = self.results.experiment
-        if experiment.reaches:  # the table has rounds, the differences have not
-            return self.main
-        rows = [list(cells) for cells in self.main.rows]
-        for place, column in enumerate(self.results.columns, 1):
-            of_row = {one.row.row: one for one in differences(column)}
-            for row, cells in zip(column.rows, rows, strict=True):
-                if row.row in of_row:
-                    one = of_row[row.row]
-                    words = one.in_words + "*" * one.distinguishable
-                    below = "; ".join(filter(None, (cells[place].below, words)))
-                    cells[place] = replace(cells[place], below=below)
-        last = f"Last, the difference from {self.results.reference} (95 % interval; * distinguishable)."
-        return replace(self.main, rows=rows, caption=f"{self.main.caption} {last}")
+        return main_table(self.results, beside_reference)
+
+
+def beside_reference(column: ColumnResults) -> dict[str, str]:
+    """Return by row the difference from the reference row, with a star where it is distinguishable."""
+    return {one.row.row: one.in_words + "*" * one.distinguishable for one in differences(column)}
 
 
 def document(results: ExperimentResults) -> Document:
@@ -168,28 +168,27 @@ def document(results: ExperimentResults) -> Document:
 
 def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Section]:
     """Return the parts of the details."""
+
+    def numbers(caption: str, by_heading: Mapping[str, tuple[str, str]]) -> list[Table]:
+        return of_columns(results, partial(number_table, caption=caption, numbers=by_heading))
+
     claims = [claims_table(results, verdicts)] if verdicts else []
     reach = [reach_table(results)] if len(results.experiment.rows) > 1 else []
-    groups, over_clients, calibration = (
-        of_columns(results, partial(number_table, caption=caption, metrics=metrics))
-        for caption, metrics in (
-            ("recall by shot group in percent.", GROUPS),
-            ("over the clients, in percent.", SPREAD),
-            ("calibration.", CALIBRATION),
-        )
-    )
     about_curves = CURVES.format(selected=SELECTION_WORDS[results.experiment.selection])
-    of_clients = [*over_clients, *client_tables(results)]
+    of_clients = [*numbers("over the clients, in percent.", SPREAD), *client_tables(results)]
+    of_classes = [*numbers("recall by shot group in percent.", GROUPS), *recall_tables(results)]
+    compared = of_columns(results, difference_table)
+    tuned = of_columns(results, partial(tuning_table, results))
+    selected = of_columns(results, selection_table)
+    calibration = numbers("calibration.", CALIBRATION)
     return [
         Section("claims", "Claims", CLAIMS, claims),
-        Section(
-            "differences", "Differences", ABOUT_DIFFERENCES, of_columns(results, difference_table)
-        ),
-        Section("tuning", "Tuning", TUNING, tuning_tables(results)),
+        Section("differences", "Differences", ABOUT_DIFFERENCES, compared),
+        Section("tuning", "Tuning", TUNING, tuned),
         Section("curves", "Round by round", about_curves, []),
         Section("reach", "Rounds and bytes", REACH, reach),
-        Section("selections", "Every way to choose the round", SELECTED, selection_tables(results)),
-        Section("classes", "Classes", "", [*groups, *recall_tables(results)]),
+        Section("selections", "Every way to choose the round", SELECTED, selected),
+        Section("classes", "Classes", "", of_classes),
         Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(results)),
         Section("clients", "Clients", CLIENTS, of_clients),
         Section("calibration", "Calibration", ABOUT_CALIBRATION, calibration),
@@ -216,21 +215,166 @@ def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
 
     Rows that diverged or are no better than chance are named with what to do, and are in no comparison.
     """
-    sentences = [counted(verdicts)] if verdicts else []
+    sentences = [claims_in_words(verdicts)] if verdicts else []
     for column in results.columns:
         if not verdicts:
             sentences.append(comparison(column))
-        sentences += unfit_sentences(column)
+        sentences += map(column.titled, unfit_sentences(column))
     return " ".join(filter(None, sentences))
 
 
-def counted(verdicts: Sequence[Verdict]) -> str:
+def unfit_sentences(column: ColumnResults) -> list[str]:
+    """Return which rows of a column lead no headline, why, and what to do: a sentence for each cause."""
+    sentences = []
+    at_chance = []
+    for row in column.rows:
+        if row.diverged:
+            seed, how = next(iter(row.diverged.items()))
+            where = f"{row.divergence}, seed {seed} in round {how['round']}"
+            sentences.append(f"{where}: {how['reason']} ({how['remedy']}).")
+        elif row.at_chance:
+            at_chance.append(f"{row.row} ({row.at_chance})")
+    if at_chance:
+        cause = f"no better than chance in {words(column.metric)}: {', '.join(at_chance)}"
+        sentences.append(f"{cause}: {CHANCE_REMEDY}.")
+    return sentences
+
+
+def claims_in_words(verdicts: Sequence[Verdict]) -> str:
     """Return in a sentence how many claims hold."""
-    statuses = [verdict.status for verdict in verdicts]
-    parts = []
-    for status, singular in SAYS.items():
-        number = statuses.count(status)
-        if number:
-            says = singular if number == 1 else PLURAL.get(status, singular)
-            parts.append(f"{number} {says}")
+    parts = counted([verdict.status for verdict in verdicts])
     return f"Of {plural(len(verdicts), 'claim')}, {', '.join(parts)}."
+
+
+# ---- what was run ----------------------------------------------------------------------------------------------------
+
+
+def what_was_run(results: ExperimentResults) -> dict[str, str]:
+    """Return by heading what was run, of the plan's settings and of what the finished runs have recorded."""
+    runs = list(results.runs.values())
+    flat = [run.settings.flat() for run in runs]
+    positives = [run.positive_class for column in results.columns for run in column.runs]
+    texts = {
+        "data": distinct(map(data, runs)),
+        "clients": clients(runs),
+        "settings": settings_in_words(flat),
+        "seeds": ", ".join(map(str, results.seeds)),
+        "tested": tested(results.finished),
+        "positive class": distinct(positive.name for positive in positives if positive),
+    }
+    return {heading: text for heading, text in texts.items() if text}
+
+
+def settings_in_words(flat: Sequence[Mapping[str, Scalar]]) -> str:
+    """Return the settings in ALWAYS, and those that differ from their defaults, with their values over the runs."""
+    usual = defaults()
+    elsewhere = ELSEWHERE | WITHOUT_EFFECT_ON_NUMBERS
+    if not any(settings["partition"] in USE_ALPHA for settings in flat):
+        elsewhere |= {"alpha"}
+    shown = dict.fromkeys(ALWAYS)  # as a set, in the settings' order
+    for settings in flat:
+        shown |= dict.fromkeys(key for key, value in settings.items() if value != usual[key])
+    texts = []
+    for key in shown:
+        values = distinct((settings.get(key, "") for settings in flat), " or ")
+        if values and key not in elsewhere:
+            texts.append(f"{key} {values}")
+    return ", ".join(texts)
+
+
+def distinct(texts: Iterable[object], between: str = "; ") -> str:
+    """Return the distinct texts."""
+    return between.join(dict.fromkeys(filter(None, map(str, texts))))
+
+
+def data(run: Run) -> str:
+    """Return a run's data set with its inputs and classes."""
+    settings = run.settings.data
+    names = settings.class_names
+    classes = f"{len(names)} classes"
+    if len(names) <= MOST_NAMES and not all(map(str.isdecimal, names)):
+        classes += f": {', '.join(names)}"
+    return f"{run.data_name}, inputs {settings.input_shape}, {classes}"
+
+
+def clients(runs: Sequence[Run]) -> str:
+    """Return how many clients there are, and between which bounds their numbers of samples are."""
+    sites = distinct(", ".join(run.sites) for run in runs if run.agreement)
+    if sites:
+        return f"{sites}; how many samples of which class each holds is known there alone"
+    text = distinct((run.settings.data.clients for run in runs), " or ")
+    sizes = [sum(counts_C) for run in runs for counts_C in run.samples.get("train", ())]
+    return f"{text}, {span(sizes)} training samples each" if sizes else text
+
+
+def tested(runs: Sequence[Run]) -> str:
+    """Return on what the models were tested, and by whom."""
+    if any(run.agreement for run in runs):
+        return "by the sites, each on its own test set, whose size is known there alone"
+    by_whom = [run.records[-1].evaluated_by for run in runs]
+    shown = [distinct(f"by the {name}" for name in by_whom if name != "nobody")]
+    sizes = [sum(run.samples["test"]) for run in runs if run.samples]
+    if sizes:
+        shown.append(f"{span(sizes)} test samples")
+    return ", ".join(filter(None, shown))
+
+
+def span(values: Sequence[int]) -> str:
+    """Return the smallest and the largest of some numbers."""
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def seconds_of(runs: Sequence[Run]) -> dict[str, float]:
+    """Return mean seconds per round by PARTS over runs.
+
+    Clients' own time is divided by the processes that shared it, which is exact when all were equally busy.
+    """
+    by_run = []
+    for run in runs:
+        by_round = []
+        for record in run.records:
+            seconds = record.seconds
+            work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
+            rest = seconds.round - work - seconds.server - seconds.evaluation
+            by_round.append((work, seconds.server, seconds.evaluation, max(0.0, rest)))
+        by_run.append(np.mean(by_round, axis=0))
+    return dict(zip(PARTS, np.mean(by_run, axis=0).tolist(), strict=True))
+
+
+def seconds_by_training(column: ColumnResults) -> dict[str, dict[str, float]]:
+    """Return the seconds per round of a column's trainings, by the rows that each serves: one run per seed."""
+    rows_of: dict[str, list[str]] = {}
+    runs: dict[str, Run] = {}
+    for measured in column.runs:
+        name = measured.run.name
+        runs[name] = measured.run
+        rows_of.setdefault(name, []).append(measured.cell.row)
+    by_rows: dict[str, list[Run]] = {}
+    for name, rows in rows_of.items():
+        by_rows.setdefault(", ".join(rows), []).append(runs[name])
+    return {rows: seconds_of(group) for rows, group in by_rows.items()}
+
+
+def time_table(column: ColumnResults) -> Table:
+    """Return seconds per round by what they went into."""
+    lines = []
+    for rows, seconds in seconds_by_training(column).items():
+        values = [*seconds.values(), sum(seconds.values())]
+        lines.append([rows, *(f"{value:.3f}" for value in values)])
+    caption = "seconds a round, mean over rounds and seeds; one training a row."
+    return table(caption, ("training", *PARTS, "round"), lines)
+
+
+def runs_table(results: ExperimentResults) -> Table:
+    """Return every run of the plan, how far it is, and what made it."""
+    made_with = {"code": "code", "torch": "torch", "flwr": "flwr", "CPU": "cpu", "device": "device"}
+    rows = []
+    for run in results.runs.values():
+        made = [run.versions[key] if run.origin else NONE for key in made_with.values()]
+        state = f"{run.state}: {run.ended}" if run.ended else run.state
+        partition = str(run.origin.get("partition-hash", NONE))[:12]
+        rows.append((run.name, state, *made, partition, run.hash[:12] or NONE))
+    headings = ("run", "state", *made_with, "partition hash", "model hash")
+    caption = "The runs, what made them, and the hashes of their data and models."
+    return table(caption, headings, rows, wordy=True)

@@ -117,44 +117,38 @@ def lines(
         at: where the text alternative reads the lines; None for each line's own end.
         dotted: a line of reference, such as chance: x, y and label.
     """
-    shown = {row: points for row, points in by_row.items() if points is not None}
-    if not shown:
+    values = {}
+    for row, points in by_row.items():
+        if points is not None:
+            xs, ys, *_ = points
+            values[row] = float(ys[-1] if at is None else np.interp(at, xs, ys))
+    if not values:
         return None
 
     def draw(axes: Axes) -> None:
-        for row in by_row:
-            # A row without a line takes its look from the cycle as well.
-            xs, ys, *band = shown.get(row, ([], []))
-            label = row if row in shown else "_"  # matplotlib keeps it out of the legend
+        for row, points in by_row.items():
+            # A row without a line takes its look from the cycle as well; matplotlib keeps "_" out of the legend.
+            xs, ys, *band = points or ([], [])
             marker = "o" if len(xs) == 1 else ""
-            (line,) = axes.plot(xs, ys, marker=marker, label=label)
+            (line,) = axes.plot(xs, ys, marker=marker, label=row if points else "_")
             if band and len(by_row) <= MOST_BANDS:
-                color = line.get_color()
+                lower, upper = band
                 axes.fill_between(
                     xs,
-                    band[0],
-                    band[1],
-                    color=color,
+                    lower,
+                    upper,
+                    color=line.get_color(),
                     alpha=0.13,
                     linewidth=0,
                 )
         if dotted is not None:
             reference_x, reference_y, label = dotted
-            axes.plot(
-                reference_x,
-                reference_y,
-                ":k",
-                linewidth=0.8,
-                label=label,
-            )
+            axes.plot(reference_x, reference_y, ":k", linewidth=0.8, label=label)
         axes.set(xlabel=x, ylabel=y)
         if x == "round":
             axes.locator_params("x", integer=True)
         axes.grid()
 
-    values = {}
-    for row, (xs, ys, *_) in shown.items():
-        values[row] = float(ys[-1] if at is None else np.interp(at, xs, ys))
     highest_first = sorted(values, key=values.__getitem__, reverse=True)
     numbers = ", ".join(f"{row} {values[row]:.3g}" for row in highest_first)
     where = "the end" if at is None else f"{at:g}"
@@ -166,8 +160,6 @@ class Effect(NamedTuple):
 
     name: str
     found: Estimate
-    margin: float
-    """What a claim says that the difference exceeds."""
     decided: bool
     """Whether the interval leaves out the margin, with more than one seed."""
 
@@ -181,32 +173,16 @@ def forest(effects: Sequence[Effect], unit: str) -> Figure | None:
         return None
 
     def draw(axes: Axes) -> None:
-        for y, effect in enumerate(effects):
-            axes.hlines(
-                y,
-                *effect.found.ends,
-                color=BLUE,
-                linewidth=6,
-                alpha=0.3,
-            )
-            for value in effect.found.by_seed.values():
-                axes.scatter(value, y, s=14, color=BLUE)
-            inside = BLUE if effect.decided else "none"
-            axes.scatter(
-                effect.found.mean,
-                y,
-                s=60,
-                marker="D",
-                facecolor=inside,
-                edgecolor=BLUE,
-            )
-            axes.vlines(effect.margin, y - 0.3, y + 0.3, color=INK)
+        for y, (_, found, decided) in enumerate(effects):
+            axes.hlines(y, *found.ends, color=BLUE, linewidth=6, alpha=0.3)
+            axes.scatter([*found.by_seed.values()], [y] * found.n, s=14, color=BLUE)
+            inside = BLUE if decided else "none"
+            axes.scatter(found.mean, y, s=60, marker="D", facecolor=inside, edgecolor=BLUE)
+            axes.vlines(found.margin, y - 0.3, y + 0.3, color=INK)
         set_rows(axes, [textwrap.fill(effect.name, 26, max_lines=3) for effect in effects])
         axes.set_xlabel(f"difference, {unit}".rstrip(", "))
 
-    texts = []
-    for name, found, *_ in effects:
-        texts.append(f"{name} {found.mean:+.1f}{ends_words(*found.ends)}")
+    texts = [f"{name} {found.mean:+.1f}{ends_words(*found.ends)}" for name, found, *_ in effects]
     return Figure(f"Differences in {unit}: {'; '.join(texts)}.", draw, 0.4 * len(effects) + 1.0)
 
 
@@ -236,26 +212,12 @@ def matrix(
     """
 
     def draw(axes: Axes) -> None:
-        axes.imshow(
-            shares_RC,
-            "Blues",
-            vmin=0,
-            vmax=1,
-            aspect="auto",
-            interpolation="nearest",
-        )
+        axes.imshow(shares_RC, "Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
         if percent and len(columns) <= 10:
             for (row, column), share in np.ndenumerate(shares_RC):
                 color = "white" if share > 0.6 else INK
                 text = f"{100 * share:.0f}" if share >= 0.005 else ""
-                axes.text(
-                    column,
-                    row,
-                    text,
-                    color=color,
-                    ha="center",
-                    va="center",
-                )
+                axes.text(column, row, text, color=color, ha="center", va="center")
         axes.set(ylabel=labels[0], xlabel=labels[1])
         axes.set_yticks(*ticks(rows, 24))
         turned = sum(map(len, columns)) > 40
@@ -270,44 +232,35 @@ def ticks(names: Sequence[str], most: int) -> tuple[range, list[str]]:
     return places, [textwrap.shorten(names[place], 16, placeholder="...") for place in places]
 
 
-def strip(by_row: Mapping[str, tuple[Floats, float, float]], x: str, lowest: str) -> Figure | None:
-    """Return a dot per client, a bar at the mean and a circle at the lowest clients; None without rows.
+def strip(by_row: Mapping[str, Floats], x: str, lowest: str) -> Figure | None:
+    """Return a dot per client, a bar at the mean and a circle at the mean of the lowest tenth; None without rows.
 
     Args:
-        by_row: the clients' values, their mean, and the value of the lowest.
+        by_row: the values (seeds, clients), NaN for a client without one.
         x: label of the axis.
-        lowest: what the circle is, in words.
+        lowest: what the lowest tenth is, in words: one client at least.
     """
     if not by_row:
         return None
+    means = {}
+    lows = {}
+    for row, values_SK in by_row.items():
+        tenth = max(1, values_SK.shape[1] // 10)
+        means[row] = float(np.nanmean(values_SK))
+        lows[row] = float(np.nanmean(np.sort(values_SK, axis=1)[:, :tenth]))  # NaN is last
 
     def draw(axes: Axes) -> None:
-        for y, (values, mean, low) in enumerate(by_row.values()):
+        for y, (row, values_SK) in enumerate(by_row.items()):
+            values = np.sort(values_SK[~np.isnan(values_SK)])
             # Neighbors stand apart without a random number: a report is the same every time.
             offsets = 0.26 * np.sin(2.4 * np.arange(len(values)))
-            axes.scatter(
-                np.sort(values),
-                y + offsets,
-                s=8,
-                alpha=0.4,
-                color=BLUE,
-                linewidth=0,
-            )
-            axes.vlines(mean, y - 0.4, y + 0.4, color=INK, linewidth=2)
-            axes.scatter(
-                low,
-                y,
-                s=70,
-                facecolor="none",
-                edgecolor=INK,
-                zorder=3,
-            )
+            axes.scatter(values, y + offsets, s=8, alpha=0.4, color=BLUE, linewidth=0)
+            axes.vlines(means[row], y - 0.4, y + 0.4, color=INK, linewidth=2)
+            axes.scatter(lows[row], y, s=70, facecolor="none", edgecolor=INK, zorder=3)
         set_rows(axes, list(by_row))
         axes.set_xlabel(x)
 
-    numbers = [
-        f"{row} mean {mean:.1f}, {lowest} {low:.1f}" for row, (_, mean, low) in by_row.items()
-    ]
+    numbers = [f"{row} mean {means[row]:.1f}, {lowest} {lows[row]:.1f}" for row in by_row]
     return Figure(f"{x}: {'; '.join(numbers)}.", draw, 0.34 * len(by_row) + 1.0)
 
 
@@ -315,20 +268,14 @@ def bars(by_row: Mapping[str, Mapping[str, float]], x: str) -> Figure | None:
     """Return a bar of parts per row; None without rows."""
     if not by_row:
         return None
-    parts = list(next(iter(by_row.values())))
 
     def draw(axes: Axes) -> None:
-        ends = np.zeros(len(by_row))
-        for number, part in enumerate(parts, 1):
-            widths = np.array([of_row[part] for of_row in by_row.values()])
-            axes.barh(
-                range(len(by_row)),
-                widths,
-                left=ends,
-                color=COLORS[number],
-                label=part,
-            )
-            ends += widths
+        parts_RP = np.array([[*of_row.values()] for of_row in by_row.values()])
+        ends_RP = parts_RP.cumsum(axis=1)
+        for number, part in enumerate(next(iter(by_row.values()))):
+            widths, left = parts_RP[:, number], ends_RP[:, number] - parts_RP[:, number]
+            color = COLORS[number + 1]
+            axes.barh(range(len(by_row)), widths, left=left, color=color, label=part)
         set_rows(axes, list(by_row))
         axes.set_xlabel(x)
 

@@ -1,6 +1,6 @@
 """What each figure of a report draws, from the records of an experiment's runs; drawing.py has the ways to draw."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,16 +14,14 @@ from client_app.metrics import BINS
 from client_app.ranking import margins
 from fedskew.report.claims import Verdict
 from fedskew.report.differences import differences
-from fedskew.report.document import Document
+from fedskew.report.document import Document, seconds_by_training
 from fedskew.report.drawing import Effect, Figure, Points, bars, forest, lines, matrix, strip
-from fedskew.report.format import chance_of, first_upper, in_percent, words, words_and_unit
-from fedskew.report.inference import Estimate, Floats
+from fedskew.report.format import first_upper, in_percent, words, words_and_unit
+from fedskew.report.inference import Floats
 from fedskew.report.results import ColumnResults, RowResults, SeedResult
 from fedskew.report.rounds_to_target import bytes_until
-from fedskew.report.run_records import slug
-from fedskew.report.run_summary import mean_split, trainings
-from fedskew.report.tables import at_clients, class_names, has_decile
-from fedskew.report.unfit_rows import tested_in
+from fedskew.report.runs import slug
+from fedskew.report.tables import class_names, has_decile, vectors
 
 LEAST_ROUNDS = 3
 """Evaluated rounds from which on a figure of recalls by round says more than the table."""
@@ -39,32 +37,32 @@ def figures(document: Document) -> dict[str, Figure]:
     A name begins with its section's key. What the figure shows follows, where it is not the section's first one, then
     its column and row.
     """
+    found: dict[str, Figure] = {}
+    for words_of_name, title, figure in panels(document):
+        if figure is not None:
+            name = slug(words_of_name)
+            name += f"-{len(found)}" if name in found else ""
+            found[name] = replace(figure, title=title.removesuffix(": "))
+    return found
+
+
+def panels(document: Document) -> Iterator[tuple[str, str, Figure | None]]:
+    """Yield every figure with the words of its name and its title; None where there is nothing to draw."""
+    yield "claims", "Claims", claims(document.verdicts, "points")
+    yield "claims rounds", "Claims", claims(document.verdicts, "rounds")
     results = document.results
-    drawn = [
-        ("claims", "Claims", claims(document.verdicts, "points")),
-        ("claims rounds", "Claims", claims(document.verdicts, "rounds")),
-    ]
     # Classes have no names where columns have different ones.
     by_row = OF_ROW if class_names(results) else {}
     for column in results.columns:
         name = column.name
         for key, (shown, of_column) in OF_COLUMN.items():
-            drawn.append((f"{key} {name}", f"{shown}: {name}", of_column(column)))
+            yield f"{key} {name}", f"{shown}: {name}", of_column(column)
         for metric in results.experiment.series:
             title = f"{first_upper(words(metric))}: {name}"
-            drawn.append((f"curves {metric} {name}", title, curves(column, metric)))
+            yield f"curves {metric} {name}", title, curves(column, metric)
         for key, (shown, of_row) in by_row.items():
             for row in column.rows:
-                title = f"{shown}: {column.titled(row.row)}"
-                drawn.append((f"{key} {name} {row.row}", title, of_row(row)))
-
-    found: dict[str, Figure] = {}
-    for name_words, title, figure in drawn:
-        if figure is not None:
-            name = slug(name_words)
-            name += f"-{len(found)}" if name in found else ""
-            found[name] = replace(figure, title=title.removesuffix(": "))
-    return found
+                yield f"{key} {name} {row.row}", f"{shown}: {column.titled(row.row)}", of_row(row)
 
 
 def claims(verdicts: Sequence[Verdict], unit: str) -> Figure | None:
@@ -73,25 +71,15 @@ def claims(verdicts: Sequence[Verdict], unit: str) -> Figure | None:
     for number, verdict in enumerate(verdicts, 1):
         if verdict.n and verdict.unit == unit:
             name = f"{number}. {verdict.claim.relation}"
-            found = Estimate(verdict.margins, verdict.interval)
-            decided = verdict.status in ("holds", "fails")
-            shown.append(Effect(name, found, verdict.by, decided))
+            is_decided = verdict.status in ("holds", "fails")
+            shown.append(Effect(name, verdict.found, is_decided))
     return forest(shown, unit)
 
 
 def effects(column: ColumnResults) -> Figure | None:
     """Return the rows' differences from the one that they are compared with."""
-    shown = []
-    for one in differences(column):
-        shown.append(Effect(one.row.row, one.found, 0.0, one.distinguishable))
+    shown = [Effect(one.row.row, one.found, one.distinguishable) for one in differences(column)]
     return forest(shown, "points" if in_percent(column.metric) else "")
-
-
-def of_rows(
-    column: ColumnResults, points: Callable[[Sequence[SeedResult]], Points]
-) -> dict[str, Points]:
-    """Return the points of every row's runs."""
-    return {row.row: points(row.runs) for row in column.rows}
 
 
 def by_round(group: Sequence[SeedResult], by_bytes: bool) -> Points:
@@ -108,24 +96,19 @@ def by_round(group: Sequence[SeedResult], by_bytes: bool) -> Points:
     if by_bytes:
         sent_SR = [[bytes_until(run.run.records, round) for round in rounds] for run in group]
         x_R = np.mean(sent_SR, axis=0) / 1e6
-    return (
-        x_R,
-        values_SR.mean(0),
-        values_SR.min(0),
-        values_SR.max(0),
-    )
+    return x_R, values_SR.mean(0), values_SR.min(0), values_SR.max(0)
 
 
 def curves(column: ColumnResults, metric: str = "", by_bytes: bool = False) -> Figure | None:
     """Return a number over the rounds, or over the megabytes sent; without `metric` the column's own."""
     metric = metric or column.metric
-    by_row = {row.row: by_round(row.by(metric).runs, by_bytes) for row in column.rows}
+    runs_of = {row.row: row.by(metric).runs for row in column.rows}
+    by_row = {row: by_round(runs, by_bytes) for row, runs in runs_of.items()}
     ends = [points[0][-1] for points in by_row.values() if points is not None]
-    if not ends:
-        return None
-    classes = tested_in(column.runs)
-    chance = chance_of(metric, classes) if classes else None
-    dotted = None if chance is None else ([1, max(ends)], [chance, chance], "chance")
+    chances = [run.chance for runs in runs_of.values() for run in runs if run.chance is not None]
+    dotted = None
+    if chances and ends:
+        dotted = ([1, max(ends)], [min(chances)] * 2, "chance")
     x = "MB sent, down and up" if by_bytes else "round"
     return lines(by_row, x, words_and_unit(metric), dotted=dotted)
 
@@ -186,22 +169,16 @@ def spread(column: ColumnResults) -> Figure | None:
     key = "client-accuracy" if own else "local-accuracy"
     by_row = {}
     for row in column.rows:
-        shares_SK = at_clients(row, key)
+        shares_SK = vectors(row, key)
         if shares_SK is not None and not np.isnan(shares_SK).all():
-            tenth = max(1, shares_SK.shape[1] // 10)
-            percent_SK = 100 * np.sort(shares_SK, axis=1)  # NaN, of a client without tests, is last
-            measured = percent_SK[~np.isnan(percent_SK)]
-            mean = float(measured.mean())
-            lowest = float(np.nanmean(percent_SK[:, :tenth]))
-            by_row[row.row] = (measured, mean, lowest)
-    lowest_words = "worst decile" if has_decile(column) else "worst client"
-    return strip(by_row, f"{words(key)}, %", lowest_words)
+            by_row[row.row] = 100 * shares_SK
+    lowest = "worst decile" if has_decile(column) else "worst client"
+    return strip(by_row, f"{words(key)}, %", lowest)
 
 
 def time(column: ColumnResults) -> Figure | None:
     """Return seconds per round by what they went into."""
-    split = {label: mean_split(runs) for label, runs in trainings(column).items()}
-    return bars(split, "seconds a round")
+    return bars(seconds_by_training(column), "seconds a round")
 
 
 Curve = Callable[[NDArray[np.bool_], Floats], Floats]
@@ -225,33 +202,28 @@ def precision(hits_N: NDArray[np.bool_], score_N: Floats) -> Floats:
     return np.asarray(precision_T[rising][reached_G])
 
 
-def mean_curve(group: Sequence[SeedResult], curve: Curve) -> Points:
+def mean_curve(runs: Sequence[SeedResult], curve: Curve) -> Points:
     """Return a curve in percent: a mean over the classes, of two classes the positive one's, then over the seeds.
 
     None where a run has no predictions, or tests on a single class.
     """
     by_seed = []
-    for measured in group:
-        predictions = measured.predictions
+    for run in runs:
+        predictions = run.predictions
         if predictions is None or len(np.unique(predictions.labels_N)) < 2:
             return None
         labels_N = predictions.labels_N
-        positive = measured.positive_class
+        positive = run.positive_class
         labels = np.unique(labels_N) if positive is None else [positive.label]
         score_NC = margins(torch.from_numpy(predictions.log_probabilities_NC))
-        of_classes = []
-        for label in labels:
-            of_class = curve(labels_N == label, score_NC[:, label])
-            of_classes.append(of_class)
+        of_classes = [curve(labels_N == label, score_NC[:, label]) for label in labels]
         by_seed.append(np.mean(of_classes, axis=0))
-    if not by_seed:
-        return None
-    return 100 * GRID, 100 * np.mean(by_seed, axis=0)
+    return (100 * GRID, 100 * np.mean(by_seed, axis=0)) if by_seed else None
 
 
 def roc(column: ColumnResults) -> Figure | None:
     """Return the receiver operating characteristic of each row's final models."""
-    by_row = of_rows(column, lambda group: mean_curve(group, sensitivity))
+    by_row = {row.row: mean_curve(row.runs, sensitivity) for row in column.rows}
     chance = ([0, 100], [0, 100], "chance")
     x = "false alarms (1 - specificity), %"
     return lines(by_row, x, "sensitivity, %", at=10, dotted=chance)
@@ -259,7 +231,7 @@ def roc(column: ColumnResults) -> Figure | None:
 
 def precision_by_recall(column: ColumnResults) -> Figure | None:
     """Return the precision by recall of each row's final models."""
-    by_row = of_rows(column, lambda group: mean_curve(group, precision))
+    by_row = {row.row: mean_curve(row.runs, precision) for row in column.rows}
     return lines(by_row, "recall, %", "precision, %", at=50)
 
 
@@ -268,15 +240,15 @@ def reliability(column: ColumnResults) -> Figure | None:
 
     Confidence is the highest class probability (Guo et al., 2017).
     """
+    by_row = {row.row: reliability_of(row.runs) for row in column.rows}
     diagonal = ([0, 100], [0, 100], "calibrated")
-    by_row = of_rows(column, reliability_of)
     return lines(by_row, "confidence, %", "predicted rightly, %", at=90, dotted=diagonal)
 
 
-def reliability_of(group: Sequence[SeedResult]) -> Points:
+def reliability_of(runs: Sequence[SeedResult]) -> Points:
     """Return mean confidence and share predicted rightly in percent by bin of confidence, over all seeds' samples."""
-    kept = [one.predictions for one in group if one.predictions is not None]
-    if not kept or len(kept) < len(group):
+    kept = [run.predictions for run in runs if run.predictions is not None]
+    if not kept or len(kept) < len(runs):
         return None
     log_NC = np.concatenate([predictions.log_probabilities_NC for predictions in kept])
     labels_N = np.concatenate([predictions.labels_N for predictions in kept])

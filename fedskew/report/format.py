@@ -90,7 +90,8 @@ def table(caption: str, headings: Texts, rows: Sequence[Texts], wordy: bool = Fa
     """Return a table whose cells may be given as their texts alone."""
     lines = []
     for texts in (headings, *rows):
-        lines.append([TableCell(one) if isinstance(one, str) else one for one in texts])
+        cells = [TableCell(one) if isinstance(one, str) else one for one in texts]
+        lines.append(cells)
     return Table(caption, lines[0], lines[1:], wordy)
 
 

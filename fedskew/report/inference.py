@@ -73,6 +73,8 @@ class Estimate:
     """None for one seed whose test examples are not recorded."""
     rounding: float = 0.0
     """Standard deviation that rounding alone gives a seed's number."""
+    margin: float = 0.0
+    """What a difference is to exceed."""
 
     @property
     def n(self) -> int:
@@ -80,7 +82,8 @@ class Estimate:
 
     @property
     def mean(self) -> float:
-        return math.fsum(self.by_seed.values()) / self.n
+        """NaN without seeds."""
+        return math.fsum(self.by_seed.values()) / self.n if self.n else math.nan
 
     @property
     def sd(self) -> float | None:
@@ -97,15 +100,27 @@ class Estimate:
         """The interval's p-value; None where there is no interval or one seed."""
         return self.interval.p if self.interval else None
 
-    def verdict(self, margin: float = 0.0) -> str:
-        """Return above, below or unclear: on which side of the margin the whole interval lies.
+    @property
+    def side(self) -> str:
+        """On which side of the margin the whole interval lies: above, below or unclear.
 
         One seed is always unclear: its interval says nothing about other seeds.
         """
         low, high = self.ends
-        if self.n > 1 and low > margin:
+        if self.n > 1 and low > self.margin:
             return "above"
-        return "below" if self.n > 1 and high < margin else "unclear"
+        return "below" if self.n > 1 and high < self.margin else "unclear"
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether no part of the interval lies above the margin, over several seeds.
+
+        A difference that is the margin itself in every seed is refuted as well, whatever the rounding of rounds adds.
+        """
+        if self.n < 2 or self.interval is None:
+            return False
+        is_tie = self.rounding > 0 and set(self.by_seed.values()) == {self.margin}
+        return self.interval.high <= self.margin or is_tie
 
 
 def is_significant(p_holm: float | None) -> bool:
@@ -113,20 +128,17 @@ def is_significant(p_holm: float | None) -> bool:
     return p_holm is not None and p_holm < LEVEL
 
 
-def p_of_several(
-    estimates: Sequence[Estimate], margins: Sequence[float], among: int
-) -> float | None:
+def p_of_several(estimates: Sequence[Estimate], among: int) -> float | None:
     """Return the p-value of the claim that several differences exceed their margins; None where one has none.
 
     It is the largest of theirs, as such a claim is true only if each of its parts is (an intersection-union test,
     Berger 1982). Of a claim about `among` of them it is the largest of the `among` that speak most for the claim.
     """
     speaking = []  # first how much against: one-sided, small where the difference is clearly above its margin
-    for estimate, margin in zip(estimates, margins, strict=True):
-        p = estimate.p
-        if p is None:
+    for one in estimates:
+        if one.p is None:
             return None
-        speaking.append((p / 2 if estimate.mean > margin else 1 - p / 2, p))
+        speaking.append((one.p / 2 if one.mean > one.margin else 1 - one.p / 2, one.p))
     return max(p for _, p in sorted(speaking)[:among])
 
 
@@ -154,12 +166,13 @@ def with_interval(
         rounding: standard deviation that rounding alone gives a difference, as of rounds, which are whole: two seeds
             with the same difference do not make it certain.
     """
+    without = Estimate(by_seed, None, rounding, margin)
     if len(terms[0]) == 2 and names[0] > names[1]:
         negative = {seed: -value for seed, value in by_seed.items()}
         exchanged = [pair[::-1] for pair in terms]
         turned = with_interval(negative, exchanged, names[::-1], -margin, rounding).interval
         interval = turned and replace(turned, low=-turned.high, high=-turned.low)
-        return Estimate(by_seed, interval, rounding)
+        return replace(without, interval=interval)
 
     values = [*by_seed.values()]
     seeds = len(values)
@@ -172,7 +185,7 @@ def with_interval(
         for subtracted in known[1:]:
             drawn_BS = drawn_BS - resample(subtracted, chosen_BS, draws)
     elif seeds == 1:
-        return Estimate(by_seed, None, rounding)
+        return without
     else:
         what = "seeds"
         drawn_BS = np.array(values)[chosen_BS]
@@ -182,7 +195,7 @@ def with_interval(
         # The interval is about the mean, the p-value about what exceeds the margin.
         student_low, student_high, p = student([value - margin for value in values], rounding)
         low, high = min(low, student_low + margin), max(high, student_high + margin)
-    return Estimate(by_seed, Interval(low, high, p, what), rounding)
+    return replace(without, interval=Interval(low, high, p, what))
 
 
 def deviation_of(values: Sequence[float], rounding: float) -> float:
@@ -208,8 +221,8 @@ def student(values: Sequence[float], rounding: float = 0.0) -> tuple[float, floa
     return mean - half, mean + half, p
 
 
-def seeds_to_decide(estimate: Estimate, margin: float) -> int | None:
-    """Return how many seeds would tell the mean difference from a margin, if it and its spread stay as they are.
+def seeds_to_decide(estimate: Estimate) -> int | None:
+    """Return how many seeds would tell the mean difference from its margin, if it and its spread stay as they are.
 
     That is the smallest n, above today's, with t(n - 1) sd / sqrt(n) < |mean - margin|. Where the bootstrap's interval
     is the wider one, its half width is taken to shrink with sqrt(n) as well. None for a single seed, which has no
@@ -218,11 +231,11 @@ def seeds_to_decide(estimate: Estimate, margin: float) -> int | None:
     from scipy.stats import t
 
     low, high = estimate.ends
-    distance = abs(estimate.mean - margin)
+    distance = abs(estimate.mean - estimate.margin)
     n, sd = estimate.n, estimate.sd
     if sd is None or estimate.interval is None or distance == 0:
         return None
-    half = estimate.mean - low if estimate.mean > margin else high - estimate.mean
+    half = estimate.mean - low if estimate.mean > estimate.margin else high - estimate.mean
     seeds_S = np.arange(n, MOST_SEEDS_SOUGHT)
     half_S = t.ppf(0.975, seeds_S - 1) * sd / np.sqrt(seeds_S)
     if half > half_S[0] + 1e-9:

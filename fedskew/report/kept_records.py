@@ -12,14 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data import DataError, require
+from data import DataError, SettingError
 from data.package_files import ROOT
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell
-from fedskew.report.result_warnings import differing_settings
-from fedskew.report.results import RowResults, SeedResult
-from fedskew.report.run_records import Run
-from fedskew.report.strata import compare_rows
+from fedskew.formatting import plural
+from fedskew.report.inference import with_interval
+from fedskew.report.results import SeedResult
+from fedskew.report.runs import Run
+from fedskew.report.strata import strata
 from server_app.keys import SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, Seconds
 from server_app.round_selection import points_of, select, summarize
@@ -28,7 +29,6 @@ from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings
 
 FOLDER = ROOT / "benchmarks" / "papers"
 """The repository's own; a wheel has none."""
-END = ".json.gz"
 LARGEST = 2**24
 """Bytes of a file's text; without a limit a small file could unpack to fill the memory."""
 SAME_BITS = ("cpu", "torch", "numpy", "device")
@@ -37,72 +37,65 @@ SAME_BITS = ("cpu", "torch", "numpy", "device")
 
 def records_folder(named: Path | None) -> Path:
     """Return the folder that a command names, or the repository's own. Raises SettingError for no folder."""
-    if named is not None:
-        require(named.is_dir(), "--records", str(named), "is no folder")
+    if named is not None and not named.is_dir():
+        raise SettingError("--records", str(named), "is no folder")
     return named or FOLDER
 
 
 def file_of(folder: Path, run: str) -> Path:
     """Return the file of a run."""
-    return folder / f"{run}{END}"
+    return folder / f"{run}.json.gz"
 
 
-def kept_runs(folder: Path | None, planned: Iterable[RunSettings]) -> dict[str, Run]:
-    """Return the kept runs among planned ones by their ids; None keeps none. Raises DataError as `kept_run`."""
+def kept_runs(folder: Path, planned: Iterable[RunSettings]) -> dict[str, Run]:
+    """Return the kept runs among planned ones by their ids. Raises DataError as `kept_run`."""
     kept = [kept_run(folder, settings) for settings in planned]
     return {run.name: run for run in kept if run is not None}
 
 
 def kept_run(folder: Path | None, settings: RunSettings) -> Run | None:
-    """Return the kept run of these settings, or None where the folder has none.
+    """Return the kept run of these settings; None where the folder has none, or there is no folder.
 
     Raises DataError for a file that is damaged, or of other settings.
     """
     if folder is None or settings.general.overwrite:
         return None
     file = file_of(folder, settings.run_id)
-    return read(file, settings) if file.is_file() else None
-
-
-def read(file: Path, settings: RunSettings) -> Run:
-    """Return the run of a file. Raises DataError for one that is damaged, or of other settings."""
-    kinds = {"origin": dict, "rounds": list, "summary": dict}
+    if not file.is_file():
+        return None
     try:
         with gzip.open(file) as stream:
-            content = verified(stream.read(LARGEST).decode(), kinds)
+            text = stream.read(LARGEST).decode()
+        content = verified(text)
         records = [RoundRecord.of(record) for record in content["rounds"]]
-    except (OSError, ValueError, EOFError, zlib.error) as error:
+    except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
         raise DataError(f"is no kept run, or is damaged: {error}", where=str(file)) from error
     summary = {**content["summary"], "models": summarize(records)}
     run = Run(settings, content["origin"], records, summary, file=file)
-    different = differing_settings(run, run.origin["settings"])
-    if different:
-        rule = f"is of a run with another {', '.join(different)}, not of {settings.run_id}"
+    if run.other_settings:
+        different = ", ".join(run.other_settings)
+        rule = f"is of a run with another {different}, not of {settings.run_id}"
         raise DataError(rule, where=str(file))
     return run
 
 
 def keep(run: Run, folder: Path) -> Path:
     """Write a finished run to a folder and return the file; no path of the machine that trained it is in it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = file_of(folder, run.name)
-    partial_file = file.with_name(f".{file.name}")
-    partial_file.write_bytes(packed(content_of(run)))
-    partial_file.replace(file)
-    return file
-
-
-def content_of(run: Run) -> dict[str, Any]:
-    """Return what is kept of a finished run, as JSON."""
     flat = run.settings.flat()
-    recorded = {key: flat[key] for key in flat if key not in WITHOUT_EFFECT_ON_NUMBERS}
+    settings = {key: flat[key] for key in flat if key not in WITHOUT_EFFECT_ON_NUMBERS}
     summary = dict(run.summary or {})
     summary.pop("models", None)  # the rounds have them
-    return {
-        "origin": {**run.origin, "settings": recorded},
+    content = {
+        "origin": {**run.origin, "settings": settings},
         "rounds": [record.to_json() for record in shortened(run)],
         "summary": summary,
     }
+    folder.mkdir(parents=True, exist_ok=True)
+    file = file_of(folder, run.name)
+    partial_file = file.with_name(f".{file.name}")
+    partial_file.write_bytes(packed(content))
+    partial_file.replace(file)
+    return file
 
 
 def packed(content: dict[str, Any]) -> bytes:
@@ -122,24 +115,19 @@ def shortened(run: Run) -> list[RoundRecord]:
             selected |= {(model, one.round) for one in select(points, selection, fewer=True)}
     rounds = []
     for record in run.records:
-        models = {
-            name: numbers if (name, record.round) in selected else without_examples(numbers)
-            for name, numbers in record.models.items()
-        }
-        kept = replace(record, models=models, workers=devices_of(record), clients=(), updates=())
+        models = dict(record.models)
+        for name, numbers in record.models.items():
+            if (name, record.round) not in selected:
+                models[name] = without_examples(numbers)
+        devices: list[dict[str, str]] = []
+        for worker in record.workers:
+            device = {key: str(worker[key]) for key in ("device", "gpu") if key in worker}
+            if device not in devices:
+                devices.append(device)
+        kept = replace(record, models=models, workers=devices, clients=(), updates=(), line="")
         seconds = Seconds(round=record.seconds.round)
-        rounds.append(replace(kept, seconds=seconds, method_numbers=None, line=""))
+        rounds.append(replace(kept, seconds=seconds, method_numbers=None))
     return rounds
-
-
-def devices_of(record: RoundRecord) -> list[dict[str, str]]:
-    """Return the devices of the processes that ran a round's clients, each once, with the model of a GPU."""
-    devices: list[dict[str, str]] = []
-    for worker in record.workers:
-        device = {key: str(worker[key]) for key in ("device", "gpu") if key in worker}
-        if device not in devices:
-            devices.append(device)
-    return devices
 
 
 def without_examples(numbers: ModelNumbers) -> ModelNumbers:
@@ -155,25 +143,21 @@ def without_examples(numbers: ModelNumbers) -> ModelNumbers:
 
 def origins(runs: Iterable[Run]) -> list[str]:
     """Return in words where kept runs come from, one text per commit, processor and torch."""
-    counts: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[str] = Counter()
     for run in runs:
-        made_with = run.origin["versions"]
+        processor = f"CPU type {run.versions['cpu']}"
         device = run.versions["device"]
-        processor = f"CPU type {made_with.get('cpu', 'unknown')}"
         if "cuda" in device:
             processor = "a GPU" if device == "cuda" else device
-        commit = str(made_with.get("commit", "unknown"))[:12]
-        counts[commit, processor, str(made_with.get("torch", "unknown"))] += 1
-    return [
-        f"{count} run{'s' * (count > 1)} of commit {commit}, {processor}, torch {torch}"
-        for (commit, processor, torch), count in counts.items()
-    ]
+        commit = str(run.origin["versions"].get("commit", "unknown"))[:12]
+        counts[f"of commit {commit}, {processor}, torch {run.versions['torch']}"] += 1
+    return [f"{plural(count, 'run')} {origin}" for origin, count in counts.items()]
 
 
 def compared(
     kept: Run, repeated: Run, cells: Iterable[Cell], entries: Mapping[str, Experiment]
 ) -> dict[str, Any]:
-    """Return a kept run beside its repetition: whether the record stands, why, hashes, origin and the cells' numbers.
+    """Return a kept run beside its repetition: whether the record stands, why, the hashes, and where it comes from.
 
     A record stands where hash and numbers are the same, or, where bits may differ, as with another CPU type, where the
     interval of every cell's difference over the test examples has 0 in it.
@@ -184,49 +168,43 @@ def compared(
         cells: those of this run.
         entries: their experiments, by name.
     """
-    rows = [compared_cell(kept, repeated, cell, entries[cell.experiment]) for cell in cells]
-    agrees = all(row["interval"] and row["interval"][0] <= 0 <= row["interval"][1] for row in rows)
-    ours, theirs = (
-        {**run.origin["versions"], "device": run.versions["device"]} for run in (repeated, kept)
-    )
-    others = ", ".join(name for name in SAME_BITS if ours.get(name) != theirs.get(name))
-    if kept.hash != repeated.hash and not others:
-        result = "differs: another hash with the same CPU type and versions"
-    elif kept.hash != repeated.hash and agrees:
-        result = f"agrees: another {others}, and every number lies within its interval"
-    elif kept.hash != repeated.hash:
-        result = f"differs: another {others}, and a number lies outside its interval"
-    elif numbers_of(kept) != numbers_of(repeated):
-        result = "differs: the same hash, and other numbers than the record's"
-    else:
+    differing = [name for name in SAME_BITS if kept.versions[name] != repeated.versions[name]]
+    others = ", ".join(differing)
+    if kept.hash == repeated.hash and numbers_of(kept) == numbers_of(repeated):
         result = "identical: the same hash and numbers"
+    elif kept.hash == repeated.hash:
+        result = "differs: the same hash, and other numbers than the record's"
+    elif not others:
+        result = "differs: another hash with the same CPU type and versions"
+    elif all(agrees(kept, repeated, cell, entries[cell.experiment]) for cell in cells):
+        result = f"agrees: another {others}, and every number lies within its interval"
+    else:
+        result = f"differs: another {others}, and a number lies outside its interval"
     return {
         "run": kept.name,
         "holds": not result.startswith("differs"),
         "result": result,
         "hashes": [kept.hash, repeated.hash],
         "origin": origins([kept])[0],
-        "cells": rows,
     }
 
 
-def compared_cell(kept: Run, repeated: Run, cell: Cell, entry: Experiment) -> dict[str, Any]:
-    """Return a cell's kept and repeated number, and the interval of their difference over the test examples."""
+def agrees(kept: Run, repeated: Run, cell: Cell, entry: Experiment) -> bool:
+    """Return whether the interval of the difference of a cell's numbers, over the test examples, has 0 in it."""
     metric = entry.metric_of(cell.column)
-    rows = []
-    for run, name in ((kept, cell.row), (repeated, f"{cell.row} repeated")):
+    numbers = []
+    examples = []
+    for run in (repeated, kept):
         points = points_of(run.records, cell.deployed)
-        of_run = SeedResult(cell, run, points, metric, entry.selection)
-        rows.append(RowResults(name, cell.column, metric, entry.selection, [of_run], {}, 1))
-    of_kept, of_repeated = rows
-    found = compare_rows(of_repeated, of_kept)
-    return {
-        "cell": f"{cell.experiment}, {cell.row}, {cell.column}",
-        "metric": metric,
-        "kept": of_kept.numbers.get(cell.seed),
-        "repeated": of_repeated.numbers.get(cell.seed),
-        "interval": list(found.ends) if found and found.interval else None,
-    }
+        result = SeedResult(cell, run, points, metric, entry.selection)
+        numbers.append(result.number)
+        examples.append(strata(result))
+    ours, theirs = numbers
+    if ours is None or theirs is None:
+        return False
+    names = (f"{cell.row} repeated", cell.row)
+    low, high = with_interval({cell.seed: ours - theirs}, [examples], names).ends
+    return low <= 0 <= high
 
 
 def numbers_of(run: Run) -> list[dict[str, Any]]:

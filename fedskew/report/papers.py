@@ -19,12 +19,13 @@ from fedskew.experiments.experiments import (
     file_of_suite,
 )
 from fedskew.formatting import escaped, p_value
-from fedskew.report.claims import SAYS, Verdict, corrected, judge_claim
-from fedskew.report.format import NONE, first_upper, plain
+from fedskew.report.claims import SAYS, Verdict, corrected, counted, judge_claim
+from fedskew.report.format import NONE, Table, TableCell, first_upper, plain, table
+from fedskew.report.inference import is_significant
 from fedskew.report.kept_records import kept_run, origins
 from fedskew.report.render import rendered
 from fedskew.report.results import ExperimentResults, command, gather
-from fedskew.report.run_records import Run
+from fedskew.report.runs import Run
 from server_app.run_settings import Scalar
 
 WORDS = {
@@ -35,8 +36,6 @@ WORDS = {
     "open": SAYS["open"],
 }
 """A claim's status in words, in the order in which a paper's are counted."""
-PLURAL = {"holds": "hold", "fails": "do not hold"}
-"""Where several claims have another word than one."""
 HEADINGS = ("statement", "the paper", "here", "95 % interval", "verdict")
 SCALE = {
     "laptop": "at the size for a laptop: every statement says what its smaller edition gives up",
@@ -44,8 +43,82 @@ SCALE = {
 }
 MOST_SEEDS = 20
 """A claim that takes more seeds than these cannot be judged."""
-Row = dict[str, Any]
-"""A claim with its verdict, as JSON has it."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A claim of a paper's entry, with its verdict in the entry where it is measured."""
+
+    paper: Experiment
+    entry: str
+    verdict: Verdict
+
+    @property
+    def status(self) -> str:
+        """A key of WORDS."""
+        return "never" if (self.verdict.more_seeds or 0) > MOST_SEEDS else self.verdict.status
+
+    @property
+    def in_words(self) -> str:
+        """The verdict with its reason."""
+        verdict = self.verdict
+        reasons = [verdict.why_not, verdict.unfit]
+        if verdict.more_seeds is not None:
+            decide = f"{verdict.more_seeds} seeds would decide"
+            too_many = f"more than {MOST_SEEDS} seeds would be needed"
+            reasons.append(too_many if self.status == "never" else decide)
+        elif verdict.status == "unclear":
+            reasons.append("one seed says nothing of others")
+        return ": ".join(filter(None, [WORDS[self.status], "; ".join(filter(None, reasons))]))
+
+    @property
+    def lost(self) -> str:
+        """What the smaller edition gives up; empty for the paper's own entry."""
+        here = self.paper.here
+        return here.lost if here is not None and self.entry != self.paper.name else ""
+
+    @property
+    def cells(self) -> list[TableCell]:
+        """The row of the paper's table, by HEADINGS."""
+        verdict = self.verdict
+        here, interval, seeds = verdict.in_words
+        if verdict.found.margin:
+            here += f" (claimed: above {plain(verdict.found.margin, verdict.metric)})"
+        if verdict.p_holm is not None:
+            interval += f", p {p_value(verdict.p_holm)}"
+        details = f"seeds {seeds}" if seeds else ""
+        if seeds and verdict.parts > 1:
+            in_parts = f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}"
+            details = f"{in_parts}; {details}"
+        place = self.paper.paper.partition(", ")[2]
+        return [
+            TableCell(verdict.claim.says, place),
+            TableCell(verdict.claim.number or NONE),
+            TableCell(here or NONE, details),
+            TableCell(interval or NONE),
+            TableCell(self.in_words),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for other programs."""
+        verdict, found = self.verdict, self.verdict.found
+        return {
+            "entry": self.paper.name,
+            "paper": self.paper.paper,
+            "says": verdict.claim.says,
+            "number": verdict.claim.number,
+            "status": self.status,
+            "verdict": self.in_words,
+            "estimate": found.mean if found.n else None,
+            "margin": found.margin,
+            "unit": verdict.unit,
+            "interval": list(found.ends) if found.interval else None,
+            "p-holm": verdict.p_holm,
+            "seeds": {str(seed): value for seed, value in found.by_seed.items()},
+            "parts": [verdict.above, verdict.parts],
+            "measured-in": self.entry,
+            "lost": self.lost,
+        }
 
 
 @dataclass(frozen=True)
@@ -53,24 +126,30 @@ class PapersReport:
     """The claims of every paper in a file, judged at one size."""
 
     suite: Suite
-    rows: Sequence[Row]
+    by_paper: Mapping[str, Sequence[Statement]]
+    """In the order of the file."""
     runs: Mapping[str, Run]
     """The distinct runs of the suite, by their ids."""
     command: str
     """What makes them."""
 
     @property
-    def by_paper(self) -> dict[str, list[Row]]:
-        """The claims by paper, in the order of the file."""
-        papers: dict[str, list[Row]] = {}
-        for row in self.rows:
-            papers.setdefault(short(row["paper"]), []).append(row)
-        return papers
+    def statements(self) -> list[Statement]:
+        return [one for statements in self.by_paper.values() for one in statements]
 
     @property
     def counts(self) -> dict[str, str]:
         """By paper: "FedShift 27: 17 hold (12 of 17 measured ones after Holm's correction), 3 do not hold"."""
-        return {paper: f"{paper} {counted(rows)}" for paper, rows in self.by_paper.items()}
+        texts = {}
+        for paper, statements in self.by_paper.items():
+            parts = counted([one.status for one in statements], WORDS)
+            holding = [one.verdict.p_holm for one in statements if one.status == "holds"]
+            measured = [p for p in holding if p is not None]
+            if measured:
+                stand = sum(map(is_significant, measured))
+                parts[0] += f" ({stand} of {len(measured)} measured ones after Holm's correction)"
+            texts[paper] = f"{paper} {len(statements)}: {', '.join(parts)}"
+        return texts
 
     @property
     def kept(self) -> list[str]:
@@ -78,19 +157,37 @@ class PapersReport:
         return origins(run for run in self.runs.values() if run.file is not None)
 
     @property
+    def finished(self) -> int:
+        """The number of finished runs."""
+        return sum(run.finished for run in self.runs.values())
+
+    @property
     def about(self) -> str:
         """How many runs are finished, and where those that are not from the results folder come from."""
-        finished = sum(run.finished for run in self.runs.values())
-        statuses = [row["status"] for row in self.rows]
+        statuses = [one.status for one in self.statements]
         decided = statuses.count("holds") + statuses.count("fails")
         # Without a number a claim is measured where a test holds it.
-        measured = sum(row["estimate"] is not None or row["status"] == "holds" for row in self.rows)
-        so_far = "" if finished == len(self.runs) else " so far"
+        measured = sum(one.verdict.n > 0 or one.status == "holds" for one in self.statements)
+        so_far = "" if self.finished == len(self.runs) else " so far"
         text = (
-            f"{finished} of {len(self.runs)} runs are finished: {measured} of {len(statuses)} statements "
-            f"are measured{so_far}, and {decided} of these decided."
+            f"{self.finished} of {len(self.runs)} runs are finished: {measured} of {len(statuses)} "
+            f"statements are measured{so_far}, and {decided} of these decided."
         )
         return f"{text} From kept records: {'; '.join(self.kept)}." if self.kept else text
+
+    @property
+    def tables(self) -> list[Table]:
+        """One table per paper."""
+        return [
+            table(paper, HEADINGS, [one.cells for one in statements], wordy=True)
+            for paper, statements in self.by_paper.items()
+        ]
+
+    @property
+    def lost(self) -> list[str]:
+        """What the smaller editions give up."""
+        lines = [f"{one.entry}: {one.lost}" for one in self.statements if one.lost]
+        return list(dict.fromkeys(lines))
 
 
 def papers_report(
@@ -112,7 +209,7 @@ def papers_report(
     """
     entries = entries_in(file_of_suite(suite.name, file))
     results: dict[str, ExperimentResults] = {}
-    verdicts: dict[str, list[tuple[Experiment, str, Verdict]]] = {}
+    by_paper: dict[str, list[Statement]] = {}
     for paper in entries.values():
         if not isinstance(paper, Experiment) or not paper.paper:
             continue
@@ -120,20 +217,19 @@ def papers_report(
         assert isinstance(entry, Experiment)  # the reader refuses an edition that is a suite
         for claim in paper.claims:
             if isinstance(claim, HeldBy):
-                verdict = judge_claim(ExperimentResults(entry, (), {}, {}, (), ""), claim)
+                verdict = judge_claim(ExperimentResults(entry, (), {}, {}), claim)
             else:
                 if entry.name not in results:
                     results[entry.name] = gather(entry, overrides, kept=partial(kept_run, records))
                 verdict = judge_claim(results[entry.name], claim_of_edition(claim, paper, entry))
-            of_paper = verdicts.setdefault(short(paper.paper), [])
-            of_paper.append((paper, entry.name, verdict))
+            name = paper.paper.partition(",")[0]
+            by_paper.setdefault(name, []).append(Statement(paper, entry.name, verdict))
 
-    rows = []
-    for of_paper in verdicts.values():
+    for name, statements in by_paper.items():
         # p-values are corrected for the number of claims of a paper.
-        judged = corrected([verdict for _, _, verdict in of_paper])
-        for (paper, entry_name, _), verdict in zip(of_paper, judged, strict=True):
-            rows.append(row_of(paper, entry_name, verdict))
+        verdicts = corrected([one.verdict for one in statements])
+        pairs = zip(statements, verdicts, strict=True)
+        by_paper[name] = [replace(one, verdict=verdict) for one, verdict in pairs]
     runs: dict[str, Run] = {}
     for of_entry in results.values():
         runs |= of_entry.runs
@@ -141,12 +237,7 @@ def papers_report(
     shown = {key: value for key, value in overrides.items() if key != "results"}
     if "data-root" in shown:
         shown["data-root"] = "FOLDER"
-    return PapersReport(suite, rows, runs, command([suite.name], shown, file))
-
-
-def short(paper: str) -> str:
-    """Return a paper's name from where something stands in it."""
-    return paper.partition(",")[0]
+    return PapersReport(suite, by_paper, runs, command([suite.name], shown, file))
 
 
 def claim_of_edition(claim: Claim, paper: Experiment, entry: Experiment) -> Claim:
@@ -160,92 +251,20 @@ def claim_of_edition(claim: Claim, paper: Experiment, entry: Experiment) -> Clai
     return measured
 
 
-def row_of(paper: Experiment, entry: str, verdict: Verdict) -> Row:
-    """Return a claim of a paper's entry with its verdict in the entry where it is measured."""
-    claim, interval = verdict.claim, verdict.interval
-    status, reasons = verdict.status, [verdict.why_not, verdict.unfit]
-    if (verdict.more_seeds or 0) > MOST_SEEDS:
-        status = "never"
-        reasons.append(f"more than {MOST_SEEDS} seeds would be needed")
-    elif verdict.more_seeds is not None:
-        reasons.append(f"{verdict.more_seeds} seeds would decide")
-    elif status == "unclear":
-        reasons.append("one seed says nothing of others")
-    reason = "; ".join(filter(None, reasons))
-
-    here, ends, seeds = verdict.in_words
-    here += f" (claimed: above {plain(verdict.by, verdict.metric)})" if verdict.by else ""
-    ends += "" if verdict.p_holm is None else f", p {p_value(verdict.p_holm)}"
-    details = f"seeds {seeds}" if seeds else ""
-    if seeds and verdict.parts > 1:
-        in_parts = f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}"
-        details = f"{in_parts}; {details}"
-    words = [f"fedskew run {entry}"]
-    words += [f'--row "{row}"' for row in claim.rows]
-    words += [f'--column "{column}"' for column in verdict.columns if column]
-    return {
-        "entry": paper.name,
-        "paper": paper.paper,
-        "says": claim.says,
-        "number": claim.number,
-        "status": status,
-        "verdict": f"{WORDS[status]}: {reason}" if reason else WORDS[status],
-        "estimate": verdict.estimate if verdict.n else None,
-        "margin": verdict.by,
-        "unit": verdict.unit,
-        "interval": None if interval is None else [interval.low, interval.high],
-        "p-holm": verdict.p_holm,
-        "seeds": {str(seed): margin for seed, margin in verdict.margins.items()},
-        "parts": [verdict.above, verdict.parts],
-        "measured-in": entry,
-        "lost": paper.here.lost if paper.here is not None and entry != paper.name else "",
-        "command": " ".join(words) if verdict.columns else "",
-        "in-words": {"here": here or NONE, "details": details, "interval": ends or NONE},
-    }
-
-
-def counted(rows: Sequence[Row]) -> str:
-    """Return how many claims of a paper there are and have which verdict."""
-    parts = []
-    for status, singular in WORDS.items():
-        chosen = [row for row in rows if row["status"] == status]
-        if not chosen:
-            continue
-        part = f"{len(chosen)} {singular if len(chosen) == 1 else PLURAL.get(status, singular)}"
-        p_values = [row["p-holm"] for row in chosen if row["p-holm"] is not None]
-        if status == "holds" and p_values:
-            stand = sum(p < 0.05 for p in p_values)
-            part += f" ({stand} of {len(p_values)} measured ones after Holm's correction)"
-        parts.append(part)
-    return f"{len(rows)}: {', '.join(parts)}"
-
-
 def markdown(report: PapersReport, day: date) -> str:
     """Return the page as Markdown, which says the day on which it is made."""
     suite = report.suite
-    lines = [
+    parts = [
         "# The papers' statements",
-        "",
         f"{suite.title}. Made by `{report.command}` and `fedskew report {suite.name} --markdown`, "
-        f"on {day.isoformat()}, {SCALE[suite.size]}.",
-        report.about,
-        "",
+        f"on {day.isoformat()}, {SCALE[suite.size]}.\n{report.about}",
+        "\n".join(f"* {escaped(count)}" for count in report.counts.values()),
     ]
-    lines += [f"* {escaped(count)}" for count in report.counts.values()]
-    for paper, rows in report.by_paper.items():
-        lines += ["", f"## {escaped(paper)}", ""]
-        lines += [f"| {' | '.join(HEADINGS)} |", "|:--|:--|:--|:--|:--|"]
-        for row in rows:
-            here, details, ends = row["in-words"].values()
-            says = f"{row['says']} ({row['paper'].partition(', ')[2]})"
-            here += f" ({details})" if details else ""
-            cells = [says, row["number"] or NONE, here, ends, row["verdict"]]
-            lines.append(f"| {' | '.join(escaped(cell) for cell in cells)} |")
-    if suite.size != "full":
-        lost = [f"{row['measured-in']}: {row['lost']}" for row in report.rows if row["lost"]]
-        lines += ["", "## What the smaller editions give up", ""]
-        lines += [f"* {escaped(line)}" for line in dict.fromkeys(lost)]
-    return "\n".join(lines) + "\n"
+    parts += [f"## {rendered('table.md', table=one)}".rstrip() for one in report.tables]
+    if report.lost:
+        lines = "\n".join(f"* {escaped(line)}" for line in report.lost)
+        parts += ["## What the smaller editions give up", lines]
+    return "\n\n".join(parts) + "\n"
 
 
 def as_json(report: PapersReport) -> dict[str, Any]:
@@ -254,34 +273,22 @@ def as_json(report: PapersReport) -> dict[str, Any]:
         "suite": report.suite.name,
         "size": report.suite.size,
         "papers": report.counts,
-        "runs": {
-            "finished": sum(run.finished for run in report.runs.values()),
-            "kept": report.kept,
-        },
-        "statements": report.rows,
+        "runs": {"finished": report.finished, "kept": report.kept},
+        "statements": [one.to_json() for one in report.statements],
     }
 
 
 def terminal_lines(report: PapersReport) -> list[str]:
     """Return a line per paper, then one per claim."""
     lines = [*report.counts.values(), report.about]
-    for row in report.rows:
-        words = row["in-words"]
-        number = f" ({words['here']} {words['interval']})" if row["seeds"] else ""
-        lines.append(f"{row['paper']}: {row['says']}: {row['verdict']}{number}")
+    for one in report.statements:
+        says, _, here, interval, verdict = [cell.text for cell in one.cells]
+        number = f" ({here} {interval})" if one.verdict.n else ""
+        lines.append(f"{one.paper.paper}: {says}: {verdict}{number}")
     return lines
 
 
 def html(report: PapersReport) -> str:
-    """Return the page as one HTML file that opens offline; its filters need no script."""
-    papers = list(report.by_paper)
-    return rendered(
-        "papers.html",
-        title=report.suite.title,
-        about=f"{first_upper(SCALE[report.suite.size])}. {report.about}",
-        counts=report.counts.values(),
-        papers=[(f"p{number}", paper) for number, paper in enumerate(papers)],
-        statuses=[(f"s-{status}", word) for status, word in WORDS.items()],
-        rows=[{**row, "of_paper": papers.index(short(row["paper"]))} for row in report.rows],
-        command=report.command,
-    )
+    """Return the page as one HTML file that opens offline."""
+    about = f"{first_upper(SCALE[report.suite.size])}. {report.about}"
+    return rendered("papers.html", report=report, about=about)

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -18,9 +18,9 @@ from rich.console import Console, JustifyMethod
 
 from data import SettingError
 from fedskew.formatting import escaped, terminal_table
-from fedskew.report.document import Document, counted
+from fedskew.report.document import Document, claims_in_words
 from fedskew.report.format import Table, TableCell, first_upper
-from fedskew.report.run_records import slug
+from fedskew.report.runs import slug
 from fedskew.report.tables import numbers
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def terminal_text(documents: Sequence[Document], width: int = 80, verbose: bool 
 def overall(documents: Sequence[Document]) -> str:
     """Return how many claims of several reports hold; empty for one report and without claims."""
     verdicts = [verdict for document in documents for verdict in document.verdicts]
-    return counted(verdicts) if len(documents) > 1 and verdicts else ""
+    return claims_in_words(verdicts) if len(documents) > 1 and verdicts else ""
 
 
 def text_table(table: Table, width: int) -> str:
@@ -188,8 +188,16 @@ def as_json(document: Document) -> dict[str, Any]:
     results = document.results
     claims = []
     for verdict in document.verdicts:
-        result = {"status": verdict.status, "holds": verdict.holds, "n": verdict.n}
-        claims.append(asdict(verdict) | result)
+        entry = {}
+        for key, value in asdict(verdict).items():
+            if key == "found":
+                entry["by"] = value["margin"]
+                entry["margins"] = value["by_seed"]
+                entry["estimate"] = verdict.found.mean
+                entry["interval"] = value["interval"]
+            else:
+                entry[key] = value
+        claims.append({**entry, "holds": verdict.holds, "n": verdict.n})
     runs: dict[str, Any] = {}
     for run in results.runs.values():
         runs[run.name] = {"state": run.state, **run.versions}
@@ -203,7 +211,6 @@ def as_json(document: Document) -> dict[str, Any]:
         "warnings": list(results.warnings),
         "numbers": numbers(results),
         "claims": claims,
-        "not-judged": list(results.experiment.unjudged),
         "assumed": results.assumed,
         "runs": runs,
         "command": results.command,
@@ -225,6 +232,16 @@ def bibtex(documents: Sequence[Document]) -> str:
     references = yaml.safe_load((HERE / "references.yaml").read_text())
     entries = [one["entry"].strip() for one in references if cited & {*one["names"]}]
     return "\n\n".join(entries) + "\n"
+
+
+FORMS: Mapping[str, Callable[[Sequence[Document]], str]] = {
+    "--markdown": markdown,
+    "--csv": csv_text,
+    "--json": json_text,
+    "--latex": latex,
+    "--bibtex": bibtex,
+}
+"""What `fedskew report` prints instead of text for a terminal, by option."""
 
 
 def write_figures(documents: Sequence[Document], folder: Path) -> list[Path]:

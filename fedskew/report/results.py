@@ -7,23 +7,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data import require
+from data import SettingError
 from fedskew.experiments.claims import Better
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, Tuned, plan, trials, values_of_rows
 from fedskew.experiments.plan import runs as runs_of
-from fedskew.report.format import named, scale_of
+from fedskew.formatting import plural
+from fedskew.report.format import chance_of, named, plain, scale_of
 from fedskew.report.inference import Estimate
-from fedskew.report.result_warnings import changes, run_warnings, values_of
-from fedskew.report.run_records import Run
+from fedskew.report.runs import Run, values_of, warnings_of
 from server_app.evaluation import PositiveClass, positive_class
 from server_app.predictions import Predictions, read_predictions
 from server_app.round_selection import Point, points_of, select
 from server_app.run_folder import RunFolder
-from server_app.run_settings import RunSettings, Scalar
+from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
 
 SPREAD_PARTS = {"mean": "mean", "worst": "worst", "worst-decile": "worst_decile"}
 """What a number over the clients has beside each client's."""
+ROUNDING = 1e-9
+"""A mean of recalls may round upwards."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class SeedResult:
     def number(self) -> float | None:
         """The mean over the rounds that are selected, in percent where it is a share."""
         mean = self.mean(self.metric)
-        return mean if mean is None else mean * scale_of(self.metric)
+        return None if mean is None else mean * scale_of(self.metric)
 
     @property
     def by_round(self) -> dict[int, float]:
@@ -58,6 +60,15 @@ class SeedResult:
         values = {point.round: self.value(point, self.metric) for point in self.points}
         scale = scale_of(self.metric)
         return {round: scale * value for round, value in values.items() if value is not None}
+
+    @property
+    def chance(self) -> float | None:
+        """The number of a constant prediction; None where it depends on more than how many classes are tested."""
+        tested = [0]
+        for point in self.selected:
+            tested.append(sum(not math.isnan(recall) for recall in point.numbers.recall))
+        # Without recalls all classes count as tested.
+        return chance_of(self.metric, max(tested) or self.run.settings.data.num_classes)
 
     def mean(self, metric: str) -> float | None:
         """Return the mean of a number over the rounds that are selected; None where one of them does not have it."""
@@ -80,12 +91,9 @@ class SeedResult:
             value = spread.values[site] if spread.values else None
         else:
             record = point.record
-            of_round = {
-                "loss": record.loss,
-                "bytes-down": record.bytes_down,
-                "bytes-up": record.bytes_up,
-            }
-            value = {**of_round, **record.metrics, **point.numbers.means}.get(metric)
+            traffic = {"bytes-down": record.bytes_down, "bytes-up": record.bytes_up}
+            of_round = {"loss": record.loss, **traffic, **record.metrics}
+            value = (of_round | dict(point.numbers.means)).get(metric)
         if isinstance(value, int | float) and math.isfinite(value):
             return float(value)
         return None
@@ -105,10 +113,11 @@ class SeedResult:
         """Return the client that a number's last part names. Raises SettingError when it names none."""
         site = metric.partition(".")[2]
         sites = self.run.sites
-        dataset = self.run.settings.data.dataset
-        key = f"experiments.yaml: {self.cell.experiment}: metric"
-        rule = f"{site} is no client of {dataset}, whose clients are {', '.join(sites)}"
-        require(site in sites, key, metric, rule)
+        if site not in sites:
+            dataset = self.run.settings.data.dataset
+            rule = f"{site} is no client of {dataset}, whose clients are {', '.join(sites)}"
+            key = f"experiments.yaml: {self.cell.experiment}: metric"
+            raise SettingError(key, metric, rule)
         return sites.index(site)
 
 
@@ -124,6 +133,8 @@ class RowResults:
     """The finished ones, in the order of the seeds."""
     diverged: Mapping[int, Mapping[str, Any]]
     """By seed how runs diverged."""
+    lacking: Mapping[int, str]
+    """By seed the model that the row is about, where a finished run does not have it."""
     seeds: int
     """How many the table has."""
 
@@ -138,11 +149,6 @@ class RowResults:
         return next((run for run in self.runs if run.seed == seed), None)
 
     @property
-    def points(self) -> list[Point]:
-        """The rounds that are selected, of all runs."""
-        return [point for run in self.runs for point in run.selected]
-
-    @property
     def numbers(self) -> dict[int, float]:
         """The number by seed, of the seeds that have it."""
         by_seed = {run.seed: run.number for run in self.runs}
@@ -152,6 +158,34 @@ class RowResults:
     def estimate(self) -> Estimate | None:
         """The number over the seeds that have it; None where none has."""
         return Estimate(self.numbers) if self.numbers else None
+
+    @property
+    def divergence(self) -> str:
+        """In how many seeds the row diverged: "fedavg diverged in 1 of 3 seeds"; empty where it did in none."""
+        if not self.diverged:
+            return ""
+        return f"{self.row} diverged in {len(self.diverged)} of {plural(self.seeds, 'seed')}"
+
+    @property
+    def at_chance(self) -> str:
+        """The mean beside chance where it is no better: "40.3 where chance is 50.0 percent"; empty where it is."""
+        chances = [run.chance for run in self.runs if run.chance is not None]
+        mean = self.estimate.mean if self.estimate else math.inf
+        if not chances or mean > min(chances) + ROUNDING:
+            return ""
+        return f"{plain(mean)} where chance is {plain(min(chances))} percent"
+
+    def seeds_with(self, n: int) -> str:
+        """Return that n of the seeds have a number, and how many diverged; empty where all have one."""
+        if n == self.seeds:
+            return ""
+        diverged = f", {len(self.diverged)} diverged" if self.diverged else ""
+        return f"{n} of {plural(self.seeds, 'seed')}{diverged}"
+
+    @property
+    def unfit(self) -> str:
+        """Why the row leads no headline and is never the best; empty where it may."""
+        return self.divergence or (f"{self.row} is no better than chance" if self.at_chance else "")
 
 
 @dataclass(frozen=True)
@@ -191,8 +225,8 @@ class ExperimentResults:
     """Every run of the plan by its id, missing ones too."""
     measured: Mapping[tuple[str, str], Sequence[SeedResult]]
     """By row and column the finished runs, in the order of the seeds."""
-    warnings: tuple[str, ...]
-    command: str
+    warnings: tuple[str, ...] = ()
+    command: str = ""
     """The command that makes the missing runs."""
     tuned: Sequence[Tuned] = ()
     """What the trials gave, by row and column; empty where nothing is tuned."""
@@ -244,21 +278,32 @@ class ExperimentResults:
 
     def column(self, name: str) -> ColumnResults:
         """Return a column by the number that the table shows there."""
-        rows = {row.label: self.of(row.label, name) for row in self.experiment.rows}
-        metric = self.experiment.metric_of(name)
-        selection = self.experiment.selection
-        return ColumnResults(name, metric, selection, [*rows.values()], rows[self.reference])
+        experiment = self.experiment
+        return ColumnResults(
+            name=name,
+            metric=experiment.metric_of(name),
+            selection=experiment.selection,
+            rows=[self.of(row.label, name) for row in experiment.rows],
+            reference=self.of(self.reference, name),
+        )
 
     def of(self, row: str, column: str, metric: str = "", selection: str = "") -> RowResults:
         """Return a row in a column, by the table's number where none is named."""
-        diverged = {}
-        for cell in self.cells:
-            divergence = self.runs[cell.run.run_id].divergence
-            if (cell.row, cell.column) == (row, column) and divergence is not None:
-                diverged[cell.seed] = divergence
         runs = self.measured.get((row, column), ())
-        seeds = len(self.seeds)
-        found = RowResults(row, column, "", self.experiment.selection, runs, diverged, seeds)
+        diverged = {}
+        lacking = {}
+        for cell in self.cells:
+            if (cell.row, cell.column) != (row, column):
+                continue
+            run = self.runs[cell.run.run_id]
+            if run.divergence is not None:
+                diverged[cell.seed] = run.divergence
+            elif run.finished:
+                lacking[cell.seed] = cell.deployed
+        for measured in runs:
+            lacking.pop(measured.seed, None)
+        own = self.experiment.selection
+        found = RowResults(row, column, "", own, runs, diverged, lacking, len(self.seeds))
         return found.by(metric or self.experiment.metric_of(column), selection)
 
 
@@ -288,13 +333,21 @@ def gather(
         if kept is not None and not run.finished:
             run = kept(settings) or run
         runs[settings.run_id] = run
-    differing = changes(plan(experiment), cells, overrides) if overrides else []
+    warnings = warnings_of(cells, runs)
+    unchanged = plan(experiment) if overrides else ()
+    differing = []
+    for key in overrides:
+        ours, planned = values_of(key, cells), values_of(key, unchanged)
+        if ours != planned and key not in WITHOUT_EFFECT_ON_NUMBERS:
+            differing.append(f"{key} = {ours} instead of {planned}")
+    if differing:  # the paper's numbers are not for such runs
+        warnings.insert(0, f"Differs from the experiment: {', '.join(differing)}.")
     return ExperimentResults(
         experiment=experiment,
         cells=cells,
         runs=runs,
         measured=measured_runs(cells, runs),
-        warnings=(*differing, *run_warnings(cells, runs)),
+        warnings=tuple(warnings),
         command=command([experiment.name], overrides, file),
         tuned=tuned,
         trial_runs={trial.run.run_id for trial in tried},
@@ -321,22 +374,23 @@ def seed_result(cell: Cell, run: Run, selection: str = "last") -> SeedResult | N
 
 def tuned_by(tried: Sequence[Cell], experiment: Experiment) -> list[Tuned]:
     """Return what trials gave, in the order of the experiment's columns and rows; only finished runs count."""
-    # By row and column: the number of each value, and the values that diverged.
-    scores: dict[tuple[str, str], dict[Scalar, float]] = {}
-    diverged: dict[tuple[str, str], list[Scalar]] = {}
+    by_cell: dict[tuple[str, str], list[Cell]] = {}
     for trial in tried:
-        place = (trial.row, trial.column)
-        run = Run.read(trial.run)
-        result = seed_result(trial, run, experiment.selection)
-        number = result.mean(experiment.metric_of(trial.column)) if result else None
-        scores.setdefault(place, {})[trial.tried] = math.nan if number is None else number
-        diverged.setdefault(place, [])
-        if run.divergence is not None:
-            diverged[place].append(trial.tried)
-    return [
-        Tuned(*place, scores[place], experiment.metric_of(place[1]), diverged[place])
-        for place in scores
-    ]
+        by_cell.setdefault((trial.row, trial.column), []).append(trial)
+    found = []
+    for (row, column), of_cell in by_cell.items():
+        metric = experiment.metric_of(column)
+        scores = {}
+        diverged = []
+        for trial in of_cell:
+            run = Run.read(trial.run)
+            result = seed_result(trial, run, experiment.selection)
+            number = result.mean(metric) if result else None
+            scores[trial.tried] = math.nan if number is None else number
+            if run.divergence is not None:
+                diverged.append(trial.tried)
+        found.append(Tuned(row, column, scores, metric, diverged))
+    return found
 
 
 def command(names: Sequence[str], overrides: Mapping[str, Scalar], file: Path | None = None) -> str:

@@ -4,14 +4,19 @@ A target counts as worth reaching when it is above chance and takes training.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedskew.formatting import in_bytes, plural
 from fedskew.report.format import NONE, SELECTION_WORDS, Line, Table, TableCell, table, words
-from fedskew.report.results import ColumnResults, ExperimentResults, RowResults, SeedResult
-from fedskew.report.unfit_rows import beside_chance, seeds_words
+from fedskew.report.results import (
+    ROUNDING,
+    ColumnResults,
+    ExperimentResults,
+    RowResults,
+    SeedResult,
+)
 from server_app.record import RoundRecord
 
 
@@ -58,7 +63,7 @@ def no_level(run: SeedResult) -> str:
     """
     if run.number is None:
         return "is none"
-    if beside_chance(run.number, [run]):
+    if run.chance is not None and run.number <= run.chance + ROUNDING:
         return "is not above chance"
     at_once = reach(run, run.number) == run.points[0].round
     return "is had in the first evaluated round" if at_once and len(run.points) > 1 else ""
@@ -103,9 +108,8 @@ def reach_table(results: ExperimentResults) -> Table:
     lines: list[Line] = [[row.label] for row in results.experiment.rows]
     for column in results.columns:
         headings.append(column.name or "rounds")
-        is_target = takes_training(column)
         for row, line in zip(column.rows, lines, strict=True):
-            line.append(reach_cell(row, column.reference, is_target))
+            line.append(reach_cell(row, column))
     number = f"{words(results.experiment.metric)} ({SELECTION_WORDS[results.experiment.selection]})"
     caption = (
         f"Rounds until {results.reference}'s {number} is reached, "
@@ -114,14 +118,15 @@ def reach_table(results: ExperimentResults) -> Table:
     return table(caption, headings, lines)
 
 
-def reach_cell(row: RowResults, reference: RowResults, is_target: bool) -> TableCell:
+def reach_cell(row: RowResults, column: ColumnResults) -> TableCell:
     """Return a row's mean rounds until it reached the target, and below them the speed-up and the bytes.
 
     Of the reference its own first round with the number stands below: a speed-up is over that round. A row that ends
     below the target had the number and lost it again, so that it has no speed-up.
     """
     if row.diverged:
-        return TableCell("diverged", seeds_words(row))
+        return TableCell("diverged", row.seeds_with(len(row.runs)))
+    reference = column.reference
     by_seed = reached(row, reference)
     ours = [run for run in row.runs if run.seed in by_seed]
     theirs = [run for run in reference.runs if run.seed in by_seed]
@@ -132,25 +137,22 @@ def reach_cell(row: RowResults, reference: RowResults, is_target: bool) -> Table
     if never:
         texts = ["never" if round is None else str(round) for round in by_seed.values()]
         return TableCell(", ".join(texts), f"by seed; never in {never} of {len(by_seed)}")
-    if not rounds or not is_target:
+    if not rounds or not takes_training(column):
         return TableCell(NONE, "a level that is had at once, or by chance" if rounds else "")
 
     targets = [reference.numbers[seed] for seed in by_seed]
-    first = mean_round(map(reach, theirs, targets))
+    firsts = [reach(run, run.number or 0.0) or 0 for run in theirs]  # each has its own number
+    first = float(np.mean(firsts))
     below = sum(map(ends_below, ours, targets))
+    mean = float(np.mean(rounds))
     if row.row == reference.row:
         beside = f"first in {in_rounds(first)}"
     elif below:
         beside = f"ends below it in {below} of {plural(len(rounds), 'seed')}"
     else:
-        beside = f"{first / mean_round(rounds):.2f}\N{MULTIPLICATION SIGN}"
+        beside = f"{first / mean:.2f}\N{MULTIPLICATION SIGN}"
     sent = [bytes_until(run.run.records, by_seed[run.seed] or 0) for run in ours]
-    return TableCell(in_rounds(mean_round(rounds)), f"{beside}, {in_bytes(float(np.mean(sent)))}")
-
-
-def mean_round(rounds: Iterable[int | None]) -> float:
-    """Return a mean of rounds; NaN where a seed never reached the target."""
-    return float(np.mean([math.nan if round is None else round for round in rounds]))
+    return TableCell(in_rounds(mean), f"{beside}, {in_bytes(float(np.mean(sent)))}")
 
 
 def in_rounds(rounds: float) -> str:

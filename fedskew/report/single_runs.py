@@ -8,9 +8,8 @@ from data import DataSettings
 from data.readers.catalog import SITES_PREFIX, is_sites
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell
-from fedskew.report.result_warnings import run_warnings
 from fedskew.report.results import ExperimentResults, measured_runs
-from fedskew.report.run_records import Run
+from fedskew.report.runs import Run, warnings_of
 from server_app.methods import METHODS
 from server_app.run_folder import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
@@ -71,15 +70,22 @@ def settings_of(path: Path, recorded: Mapping[str, Scalar]) -> RunSettings:
 
 def table(runs: Sequence[Run]) -> ExperimentResults:
     """Return the report on the runs of one data set, as if they had been planned."""
-    differing = differing_settings(runs)
     cells: dict[tuple[str, str, int], Cell] = {}
+    differing = differing_settings(runs)
     # Runs with one model first: they are a method's own, while others deploy it beside theirs.
     for run in sorted(runs, key=lambda run: len((run.summary or {}).get("models", ()))):
+        flat = run.settings.flat()
+        of_column = [f"{key} {flat[key]}" for key in differing if key in OF_COLUMNS]
+        changed = ""
+        for key in differing:
+            if key not in OF_COLUMNS and key in flat and flat[key] != defaults()[key]:
+                changed += f", {key} {flat[key]}"
         general = run.settings.general
-        column, changed = in_words(run, differing)
-        rows = run.summary.get("rows", {}) if run.finished and run.summary else {"": general.method}
+        rows = {"": general.method}
+        if run.finished and run.summary:
+            rows = run.summary.get("rows", {})
         for deployed, method in rows.items():
-            place = (method + changed, column, general.seed)
+            place = (method + changed, ", ".join(of_column), general.seed)
             cells.setdefault(place, Cell("", *place, run.settings, deployed))
     by_seed = sorted(cells.values(), key=lambda cell: cell.seed)
     by_id = {run.name: run for run in runs}
@@ -88,8 +94,7 @@ def table(runs: Sequence[Run]) -> ExperimentResults:
         cells=by_seed,
         runs=by_id,
         measured=measured_runs(by_seed, by_id),
-        warnings=tuple(run_warnings(by_seed, by_id)),
-        command="",
+        warnings=tuple(warnings_of(by_seed, by_id)),
     )
 
 
@@ -103,25 +108,11 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
     return [key for key in values if len(values[key]) > 1 and key not in named]
 
 
-def in_words(run: Run, keys: Sequence[str]) -> tuple[str, str]:
-    """Return what a run's column is called, and what is behind its row's name: settings that are not the default."""
-    flat = run.settings.flat()
-    columns = []
-    changed = ""
-    for key in keys:
-        if key in OF_COLUMNS:
-            columns.append(f"{key} {flat[key]}")
-        elif key in flat and flat[key] != defaults()[key]:
-            changed += f", {key} {flat[key]}"
-    return ", ".join(columns), changed
-
-
 def experiment_of(cells: Sequence[Cell], run: Run) -> Experiment:
     """Return the experiment that these cells would be of; methods come as they are listed, FedAvg first."""
-    order = {name: place for place, name in enumerate(METHODS)}
-    rows = [Row(label, label.partition(",")[0]) for label in {cell.row for cell in cells}]
-    rows.sort(key=lambda row: (order.get(row.method, len(order)), row.label))
-    columns = sorted({cell.column for cell in cells})
+    order = [*METHODS]
+    rows = [Row(label, label.partition(",")[0]) for label in sorted({cell.row for cell in cells})]
+    rows.sort(key=lambda row: order.index(row.method) if row.method in order else len(order))
     title = f"Runs on {run.data_name}"
     if run.agreement:
         title = f"Runs between the sites of {run.agreement['name']}"
@@ -129,6 +120,6 @@ def experiment_of(cells: Sequence[Cell], run: Run) -> Experiment:
         name=f"runs-{run.data_name}",
         title=title,
         rows=tuple(rows),
-        columns={column: {} for column in columns},
+        columns={column: {} for column in sorted({cell.column for cell in cells})},
         seeds=tuple(sorted({cell.seed for cell in cells})),
     )

@@ -1,7 +1,7 @@
 """Tables of numbers: ours beside the paper's, every selection, rankings, classes, clients and trials."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 from client_app.personal import is_personal
 from client_app.ranking import STATED
 from fedskew.experiments.experiments import Experiment
-from fedskew.experiments.plan import Tuned
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
@@ -30,12 +29,9 @@ from fedskew.report.inference import RESAMPLES, Estimate, Floats
 from fedskew.report.results import ColumnResults, ExperimentResults, RowResults
 from fedskew.report.rounds_to_target import in_rounds, reached, takes_training
 from fedskew.report.strata import estimated
-from fedskew.report.unfit_rows import chance_words, seeds_words
 from server_app.evaluation import MOST_LISTED
 from server_app.keys import SELECTIONS
 from server_app.record import BY_CLASS, Spread
-from server_app.round_selection import Point
-from server_app.run_settings import Scalar
 
 MOST_CLASSES = 20
 """More classes than these have no table of recalls; the figure shows them."""
@@ -74,8 +70,9 @@ def numbers(results: ExperimentResults) -> list[dict[str, Any]]:
         if experiment.reaches:
             main = (f"rounds to {experiment.reaches}'s {column.metric}", column.selection)
         for row in column.rows:
-            by_round = [row.by(column.metric, selection) for selection in SELECTIONS]
-            estimates = {(one.metric, one.selection): one.estimate for one in by_round}
+            estimates = {}
+            for selection in SELECTIONS:
+                estimates[column.metric, selection] = row.by(column.metric, selection).estimate
             estimates[main] = main_estimate(experiment, row, column)
             for (metric, selection), found in estimates.items():
                 is_main = (metric, selection) == main
@@ -130,6 +127,95 @@ def spread_words(found: Estimate | None, metric: str = "") -> str:
     return mean if found.sd is None else f"{mean} ± {plain(found.sd, metric)}"
 
 
+def main_table(
+    results: ExperimentResults, compared: Callable[[ColumnResults], Mapping[str, str]] | None = None
+) -> Table:
+    """Return ours beside the paper's: mean and standard deviation, below them the paper's number and what is missing.
+
+    A number is strong where it is the highest of the column's rows that have all seeds, and better than chance.
+
+    Args:
+        results: of an experiment.
+        compared: returns a column's differences from the reference row by row, which then stand below, too.
+    """
+    experiment = results.experiment
+    metrics = {column.metric for column in results.columns}
+    headings: Line = ["method"]
+    lines: list[Line] = [[row.label + mark(experiment, row.label)] for row in experiment.rows]
+    for column in results.columns:
+        metric = words(column.metric)
+        below = SELECTION_WORDS[experiment.selection]
+        if column.name and len(metrics) > 1:
+            below = f"{metric}, {below}"
+        headings.append(TableCell(column.name or metric, below))
+        best = best_mean(experiment, column)
+        # Differences are of numbers, and this table can have rounds.
+        differences = {} if compared is None or experiment.reaches else compared(column)
+        for row, line in zip(column.rows, lines, strict=True):
+            cell = main_cell(experiment, row, column, best)
+            texts = [cell.below, differences.get(row.row, "")]
+            line.append(replace(cell, below="; ".join(filter(None, texts))))
+
+    seeds = ", ".join(map(str, results.seeds))
+    what = words_and_unit(experiment.metric) if len(metrics) == 1 else "each column's number"
+    over = f"mean ± standard deviation over seeds {seeds}"
+    if experiment.reaches:
+        what = f"rounds until {experiment.reaches}'s {words(experiment.metric)} is reached"
+        over = f"over seeds {seeds}"
+    if len(results.seeds) == 1:
+        over = f"of seed {seeds}"
+    beside = "; below, the paper's number and ours minus it" if experiment.cells else ""
+    caption = f"{what}, {over}{beside}."
+    if compared is not None and not experiment.reaches:
+        last = f"the difference from {results.reference} (95 % interval; * distinguishable)"
+        caption += f" Last, {last}."
+    return table(caption, headings, lines)
+
+
+def mark(experiment: Experiment, about: str) -> str:
+    """Return the mark of the note about a row, or about a row in a column; empty where there is none."""
+    notes = [*experiment.notes]
+    return f" [{notes.index(about) + 1}]" if about in notes else ""
+
+
+def best_mean(experiment: Experiment, column: ColumnResults) -> float | None:
+    """Return the highest mean of the rows that have all seeds; None where they cannot be compared."""
+    means = [row.estimate.mean for row in column.rows if row.estimate and is_complete(row)]
+    comparable = in_percent(column.metric) and not experiment.reaches and len(means) > 1
+    return max(means) if comparable else None
+
+
+def is_complete(row: RowResults) -> bool:
+    """Return whether a row has a number in every seed."""
+    return len(row.numbers) == row.seeds
+
+
+def main_cell(
+    experiment: Experiment, row: RowResults, column: ColumnResults, best: float | None
+) -> TableCell:
+    """Return a row's number with the mark of a note, strong where it is the best mean."""
+    found = main_estimate(experiment, row, column)
+    text = "diverged" if row.diverged else NONE
+    difference = ""
+    paper = papers_number(experiment, row)
+    if found is not None:
+        text = in_rounds(found.mean) if experiment.reaches else spread_words(found, row.metric)
+        if paper is not None:
+            difference = f", {signed(found.mean - paper, row.metric)}"
+    at_chance = bool(row.at_chance)
+    below = [
+        "" if paper is None else f"paper {plain(paper, row.metric)}{difference}",
+        row.seeds_with(found.n if found else 0),
+        "no better than chance" if at_chance else "",
+    ]
+    is_best = found is not None and found.mean == best and is_complete(row) and not at_chance
+    text += mark(experiment, f"{row.row}, {column.name}")
+    return TableCell(text, "; ".join(filter(None, below)), is_best)
+
+
+# ---- tables of a column ----------------------------------------------------------------------------------------------
+
+
 def of_columns(
     results: ExperimentResults, of_column: Callable[[ColumnResults], Table]
 ) -> list[Table]:
@@ -145,51 +231,38 @@ def of_columns(
 def number_table(
     column: ColumnResults,
     caption: str,
-    metrics: Mapping[str, str],
-    selections: Mapping[str, str] | None = None,
+    numbers: Mapping[str, tuple[str, str]],
     intervals: bool = False,
 ) -> Table:
     """Return means over seeds, under the headings that any row has a number for.
 
     Args:
         column: of the experiment.
-        caption: of the table; {metric} stands for the column's number and {positive} for its positive class.
-        metrics: by heading; an empty metric is the column's own.
-        selections: by heading; without them the experiment's.
+        caption: of the table.
+        numbers: metric and selection by heading; empty ones are the column's own.
         intervals: whether the interval of the mean stands below it.
     """
     headings = ["method"]
     lines: list[Line] = [[row.row] for row in column.measured]
-    for heading, metric in metrics.items():
+    for heading, (metric, selection) in numbers.items():
         if metric.endswith("worst-decile") and not has_decile(column):
             continue
-        selection = selections[heading] if selections else column.selection
         rows = [row.by(metric or column.metric, selection) for row in column.measured]
         if any(row.estimate for row in rows):
             headings.append(heading)
             for row, line in zip(rows, lines, strict=True):
-                line.append(number_cell(row, intervals))
-    texts = {"metric": words_and_unit(column.metric), "positive": positive_words(column)}
-    return table(caption.format(**texts), headings, lines if len(headings) > 1 else [])
+                found = estimated(row) if intervals else row.estimate
+                ends = ends_of_mean(found, row.metric) if intervals and found else ""
+                line.append(TableCell(spread_words(found, row.metric), ends))
+    return table(caption, headings, lines if len(headings) > 1 else [])
 
 
-def number_cell(row: RowResults, interval: bool) -> TableCell:
-    """Return mean and standard deviation over the seeds, and where asked for the 95 % interval of the mean below."""
-    found = estimated(row) if interval else row.estimate
-    if found is None or not interval:
-        return TableCell(spread_words(found, row.metric))
+def ends_of_mean(found: Estimate, metric: str) -> str:
+    """Return the 95 % interval of a mean; of a share within 0 and 100 percent."""
     low, high = found.ends
-    if in_percent(row.metric):
+    if in_percent(metric):
         low, high = max(low, 0.0), min(high, 100.0)
-    ends = ends_words(low, high, row.metric).replace("+", "").strip()  # no differences
-    return TableCell(spread_words(found, row.metric), ends)
-
-
-def positive_words(column: ColumnResults) -> str:
-    """Return the positive class of two that runs have; empty where they have more."""
-    positives = [run.positive_class for run in column.runs]
-    names = " and ".join(dict.fromkeys(one.name for one in positives if one is not None))
-    return f"; AUPRC, sensitivity and specificity of class {names}" if names else ""
+    return ends_words(low, high, metric).replace("+", "").strip()  # no differences
 
 
 def has_decile(column: ColumnResults) -> bool:
@@ -197,24 +270,31 @@ def has_decile(column: ColumnResults) -> bool:
     return any(run.run.clients >= LEAST_CLIENTS_OF_DECILE for run in column.runs)
 
 
-def selection_tables(results: ExperimentResults) -> list[Table]:
+def selection_table(column: ColumnResults) -> Table:
     """Return ours by every selection."""
-    selections = {SELECTION_WORDS[selection]: selection for selection in SELECTIONS}
-    own = dict.fromkeys(selections, "")
-    caption = "{metric}, by which round is read."
-    return of_columns(results, lambda column: number_table(column, caption, own, selections))
+    by_heading = {SELECTION_WORDS[selection]: ("", selection) for selection in SELECTIONS}
+    caption = f"{words_and_unit(column.metric)}, by which round is read."
+    return number_table(column, caption, by_heading)
+
+
+def ranking_table(column: ColumnResults) -> Table:
+    """Return how the final models rank the test samples."""
+    positives = [run.positive_class for run in column.runs]
+    names = " and ".join(dict.fromkeys(one.name for one in positives if one is not None))
+    about = f"; AUPRC, sensitivity and specificity of class {names}" if names else ""
+    caption = f"how the final models rank, mean ± standard deviation over seeds{about}."
+    by_heading = {heading: (metric, "last") for heading, metric in RANKING.items()}
+    return number_table(column, caption, by_heading, intervals=True)
 
 
 def ranking_tables(results: ExperimentResults) -> list[Table]:
     """Return how the final models rank the test samples, and AUROC and AUPRC by class where these are few."""
-    caption = "how the final models rank, mean ± standard deviation over seeds{positive}."
-    last = dict.fromkeys(RANKING, "last")
-    tables = of_columns(results, lambda one: number_table(one, caption, RANKING, last, True))
+    tables = of_columns(results, ranking_table)
     for heading in ("AUROC", "AUPRC"):
-        about = f"{heading} by class, against the rest, in percent, last round, mean over seeds."
+        caption = f"{heading} by class, against the rest, in percent, last round, mean over seeds."
         if len(class_names(results)) > 2:
             key = RANKING[heading] + BY_CLASS
-            tables += class_tables(results, about, "last", key, MOST_LISTED)
+            tables += class_tables(results, caption, "last", key, MOST_LISTED)
     return tables
 
 
@@ -240,128 +320,42 @@ def class_tables(
     def of_column(column: ColumnResults) -> Table:
         lines: list[Line] = []
         for row in column.measured:
-            share_C = by_class(row.by(column.metric, selection).points, key)
-            if share_C is not None and len(share_C) == len(names):
-                cells = []
-                for percent in share_C.tolist():
-                    shaded = TableCell(f"{percent:.0f}", heat=percent / 100)
-                    cells.append(TableCell(NONE) if math.isnan(percent) else shaded)
+            shares_SC = vectors(row.by(column.metric, selection), key)
+            if shares_SC is not None and shares_SC.shape[1] == len(names):
+                cells = [share_cell(share, f"{100 * share:.0f}") for share in shares_SC.mean(0)]
                 lines.append([row.row, *cells])
         return table(caption, ["method", *names], lines)
 
     return of_columns(results, of_column) if len(names) <= most else []
 
 
-def by_class(points: Sequence[Point], key: str = "recall") -> Floats | None:
-    """Return (C,): the recall, or another number by class, in percent, a mean over rounds and seeds that have it.
+def tuning_table(results: ExperimentResults, column: ColumnResults) -> Table:
+    """Return the number of every trial by row and value, the best one strong; no rows where nothing is tuned.
 
-    NaN for a class without test samples. None where no run has it, or runs have it of different numbers of classes.
+    A star marks a best one at an end of what was tried.
     """
-    by_round = []
-    for point in points:
-        shares = point.numbers.recall if key == "recall" else point.numbers.by_class.get(key)
-        if shares:
-            by_round.append(shares)
-    if len({len(shares) for shares in by_round}) != 1:
-        return None
-    return np.asarray(100 * np.array(by_round, float).mean(0))
-
-
-def main_table(results: ExperimentResults) -> Table:
-    """Return ours beside the paper's: mean and standard deviation, below them the paper's number and what is missing.
-
-    A number is strong where it is the highest of the column's rows that have all seeds, and better than chance.
-    """
-    experiment = results.experiment
-    marks = {about: f" [{number}]" for number, about in enumerate(experiment.notes, 1)}
-    selected = SELECTION_WORDS[experiment.selection]
-    one_metric = len({column.metric for column in results.columns}) == 1
-    headings: Line = ["method"]
-    lines: list[Line]
-    lines = [[row.label + marks.get(row.label, "")] for row in experiment.rows]
-    for column in results.columns:
-        metric = words(column.metric)
-        below = f"{metric}, {selected}" if column.name and not one_metric else selected
-        headings.append(TableCell(column.name or metric, below))
-        estimates = [main_estimate(experiment, row, column) for row in column.rows]
-        means = [found.mean for found in estimates if found and found.n == len(results.seeds)]
-        comparable = in_percent(column.metric) and not experiment.reaches and len(means) > 1
-        best = max(means) if comparable else None
-        for row, found, line in zip(column.rows, estimates, lines, strict=True):
-            mark = marks.get(f"{row.row}, {column.name}", "")
-            line.append(main_cell(experiment, row, found, best, mark))
-    return table(main_caption(results, one_metric), headings, lines)
-
-
-def main_cell(
-    experiment: Experiment,
-    row: RowResults,
-    found: Estimate | None,
-    highest: float | None,
-    mark: str,
-) -> TableCell:
-    """Return a row's number with the mark of a note, strong where it has all seeds and the highest mean."""
-    paper, diverged = papers_number(experiment, row), seeds_words(row)
-    text, n, below = "diverged" if diverged else NONE, 0, []
-    if found is not None:
-        n = found.n
-        text = in_rounds(found.mean) if experiment.reaches else spread_words(found, row.metric)
-    if paper is not None:
-        difference = f", {signed(found.mean - paper, row.metric)}" if found else ""
-        below.append(f"paper {plain(paper, row.metric)}{difference}")
-    if diverged or n < row.seeds:
-        below.append(diverged or f"{n} of {row.seeds} seeds")
-    at_chance = bool(chance_words(row))
-    if at_chance:
-        below.append("no better than chance")
-    best = found is not None and n == row.seeds and found.mean == highest and not at_chance
-    return TableCell(text + mark, "; ".join(below), best)
-
-
-def main_caption(results: ExperimentResults, one_metric: bool) -> str:
-    """Return what the main table shows, over which seeds, and what stands below."""
-    experiment, seeds = results.experiment, results.seeds
-    what = words_and_unit(experiment.metric) if one_metric else "each column's number"
-    over = f"over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"of seed {seeds[0]}"
-    if experiment.reaches:
-        what = f"rounds until {experiment.reaches}'s {words(experiment.metric)} is reached"
-    elif len(seeds) > 1:
-        over = f"mean ± standard deviation {over}"
-    beside = "; below, the paper's number and ours minus it" if experiment.cells else ""
-    return f"{what}, {over}{beside}."
-
-
-def tuning_tables(results: ExperimentResults) -> list[Table]:
-    """Return one table per column: the number of every trial by row and value; none where nothing is tuned."""
     tune = results.experiment.tune
     if tune is None:
-        return []
+        return table("", [], [])
+    lines: list[Line] = []
+    for one in results.tuned:
+        if one.column != column.name:
+            continue
+        cells = []
+        for value, score in one.scores.items():
+            is_best = value == one.value
+            text = NONE if math.isnan(score) else plain(score * scale_of(one.metric), one.metric)
+            if value in one.diverged:
+                text = "diverged"
+            star = "*" if is_best and one.at_an_end else ""
+            cells.append(TableCell(text + star, strong=is_best))
+        lines.append([one.row, *cells])
+    headings = ["method", *(f"{tune.key} {value}" for value in tune.values)]
+    caption = f"{words_and_unit(column.metric)} of the trials, seed {tune.seed}."
+    return table(caption, headings, lines)
 
-    def of_column(column: ColumnResults) -> Table:
-        lines: list[Line] = []
-        for one in results.tuned:
-            if one.column == column.name:
-                cells = [trial_cell(one, value, column.metric) for value in one.scores]
-                lines.append([one.row, *cells])
-        headings = ["method", *(f"{tune.key} {value}" for value in tune.values)]
-        caption = f"{words_and_unit(column.metric)} of the trials, seed {tune.seed}."
-        return table(caption, headings, lines)
 
-    return of_columns(results, of_column)
-
-
-def trial_cell(tuned: Tuned, value: Scalar, metric: str) -> TableCell:
-    """Return the number of one trial, strong for the best one, with a star at an end of what was tried."""
-    score = tuned.scores[value]
-    if value in tuned.diverged:
-        return TableCell("diverged")
-    if math.isnan(score):
-        return TableCell(NONE)
-    text = plain(score * scale_of(metric), metric)
-    best = value == tuned.value
-    if best and tuned.at_an_end:
-        text += "*"
-    return TableCell(text, strong=best)
+# ---- clients ---------------------------------------------------------------------------------------------------------
 
 
 def client_tables(results: ExperimentResults) -> list[Table]:
@@ -385,47 +379,33 @@ def client_tables(results: ExperimentResults) -> list[Table]:
 
 def client_table(column: ColumnResults, caption: str, key: str) -> Table:
     """Return one table of `client_tables`, without rows where runs do not have it of the same clients."""
-    known = {}
+    known: dict[str, Floats] = {}
     runs = []
     for row in column.measured:
-        values_SK = at_clients(row, key)
+        values_SK = vectors(row, key)
         if values_SK is not None:
             known[row.row] = values_SK
             runs += [run.run for run in row.runs]
     names = runs[0].sites if runs else []
     same = all(run.sites == names for run in runs)
-    if not same or any(values_SK.shape[1] != len(names) for values_SK in known.values()):
-        names = []
+    if not same or not names or any(values.shape[1] != len(names) for values in known.values()):
+        return table(caption, [], [])
+
+    # The last line is of each seed's worst client.
+    lowest = {row: np.fmin.reduce(values, axis=1) for row, values in known.items()}
+    by_line = {row: np.column_stack([values, lowest[row]]) for row, values in known.items()}
     lines: list[Line] = []
-    for client, name in enumerate(names):
-        lines.append([name, *(over_seeds(values[:, client], key) for values in known.values())])
-    if lines:
-        lowest = [np.fmin.reduce(values, axis=1) for values in known.values()]
-        lines.append(["worst client", *(over_seeds(lowest_S, key) for lowest_S in lowest)])
+    for place, name in enumerate([*names, "worst client"]):
+        cells = [over_seeds(values[:, place], key) for values in by_line.values()]
+        lines.append([name, *cells])
     headings = ["client", *known]
     sizes = [run.samples.get("client-test") for run in runs]
     # Else they are of other sizes in another row or seed.
-    if lines and sizes[0] and all(one == sizes[0] for one in sizes):
+    if sizes[0] and all(one == sizes[0] for one in sizes):
         headings.insert(1, "test samples")
         for line, size in zip(lines, [*sizes[0], ""], strict=True):
             line.insert(1, str(size))
     return table(caption, headings, lines)
-
-
-def at_clients(row: RowResults, key: str) -> Floats | None:
-    """Return (seeds, clients): a number that clients measured, a mean over the rounds selected.
-
-    It is NaN where a client has none. None where it is not recorded, or not of the same clients in every seed.
-    """
-    by_seed = []
-    for run in row.runs:
-        values = [point.numbers.spreads.get(key, Spread()).values for point in run.selected]
-        if values:
-            by_seed.append(values)
-    clients = {len(of_round) for values in by_seed for of_round in values}
-    if len(clients) != 1 or clients == {0}:
-        return None
-    return np.array([np.mean(values, axis=0) for values in by_seed])
 
 
 def over_seeds(value_S: Floats, key: str) -> TableCell:
@@ -434,4 +414,34 @@ def over_seeds(value_S: Floats, key: str) -> TableCell:
     if not len(percent):
         return TableCell(NONE)
     found = Estimate(dict(enumerate(percent.tolist())))
-    return TableCell(spread_words(found, key), heat=found.mean / 100)
+    return share_cell(found.mean / 100, spread_words(found, key))
+
+
+def share_cell(share: float, text: str) -> TableCell:
+    """Return a cell that is shaded by its share; a dash where it is NaN."""
+    return TableCell(NONE) if math.isnan(share) else TableCell(text, heat=share)
+
+
+def vectors(row: RowResults, key: str) -> Floats | None:
+    """Return (seeds, N): shares by class, or as clients measured them, a mean over the rounds selected.
+
+    A share is NaN where a class or a client has no test samples. None where it is not recorded, or not of as many
+    classes or clients in every seed.
+
+    Args:
+        row: in a column.
+        key: recall, NAME-by-class, or the name of a number over the clients.
+    """
+    by_seed = []
+    for run in row.runs:
+        of_rounds = []
+        for point in run.selected:
+            numbers = point.numbers
+            by_class = {"recall": numbers.recall, **numbers.by_class}
+            of_rounds.append(by_class.get(key) or numbers.spreads.get(key, Spread()).values)
+        if any(of_rounds):
+            by_seed.append(of_rounds)
+    sizes = {len(values) for of_rounds in by_seed for values in of_rounds}
+    if len(sizes) != 1:
+        return None
+    return np.array([np.mean(np.array(of_rounds, float), axis=0) for of_rounds in by_seed])

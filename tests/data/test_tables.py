@@ -78,6 +78,13 @@ def test_the_separator_is_that_which_the_file_states_or_the_label_shows(tmp_path
     assert samples(table(tmp_path, "size, of the cell;weight;label", *rows)) == expected
 
 
+def test_every_row_of_a_long_table_is_read(tmp_path):
+    """Also of one with more rows than max-unpacked-mib has MiB, or the reader of a header looks at."""
+    rows = [f"{k},{k / 4},{'ab'[k % 2]}" for k in range(5_000)]
+    train, test = samples(table(tmp_path, HEAD, *rows, max_unpacked_mib=16))
+    assert len(train) + len(test) == 5_000
+
+
 def test_classes_whose_names_are_one_number_have_one_order():
     """By a hash, which is another in every process, it would be another every time."""
     assert classes_of(["01", "1", "\uff11", "2"]) == ["01", "1", "2", "\uff11"]

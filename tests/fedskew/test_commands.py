@@ -27,7 +27,7 @@ SUMMARY = [
     "run", "method", "rows", "rounds", "models", "failures", "hash", "partition-hash", "seconds-of-this-start",
 ]  # fmt: skip
 REPORT = [
-    "experiment", "title", "headline", "what-was-run", "warnings", "numbers", "claims", "not-judged", "assumed",
+    "experiment", "title", "headline", "what-was-run", "warnings", "numbers", "claims", "assumed",
     "runs", "command",
 ]  # fmt: skip
 DIAGNOSIS = [

@@ -201,7 +201,7 @@ def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: Fed
         "split.npz": "images missing; the file holds test_images",
         "large.npz": "more than max-unpacked-mib = 1 allows",
         "empty": "holds no image",
-        "classes": "class folders cat are none of",
+        "classes": "class folder cat: must be one of",
         "note.txt": "is text",
         "nowhere": "there is no such file",
     }.items():

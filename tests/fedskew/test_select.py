@@ -35,6 +35,8 @@ class Trainer:
     score: Score
     seconds: float = 0.0
     """That a client's part of a round takes."""
+    at_chance: str = ""
+    """What every row says of its number beside chance."""
     experiments: list[Experiment] = field(default_factory=list)
 
     def gather(self, experiment: Experiment, overrides: Mapping[str, Scalar]) -> Any:
@@ -56,6 +58,7 @@ class Trainer:
             numbers=finite,
             estimate=Estimate(finite) if finite else None,
             diverged={seed: {} for seed, score in scores.items() if math.isnan(score)},
+            at_chance=self.at_chance,
         )
 
 
@@ -91,13 +94,12 @@ def selecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Selecting:
         seconds: float = 0.0,
         **options: Any,
     ) -> Ended:
-        trainer = Trainer(score, seconds)
+        trainer = Trainer(score, seconds, options.pop("at_chance", ""))
         for earlier in tmp_path.glob("select-*.json"):
             earlier.unlink()
         monkeypatch.setattr(selection, "run_all", lambda *_, **__: ({}, {}))
         monkeypatch.setattr(selection, "gather", trainer.gather)
         monkeypatch.setattr(selection, "compare_rows", compared)
-        monkeypatch.setattr(selection, "chance_words", options.pop("chance", lambda *_: ""))
         settings: dict[str, Scalar] = {"model": "mlp-bn", "rounds": 20, "results": str(tmp_path)}
         settings |= options.pop("settings", {})
         target = options.pop("target", "balanced-accuracy")
@@ -213,7 +215,7 @@ def test_a_divergence_on_fresh_seeds_counts_against_whoever_it_hits(selecting: S
     assert selecting(diverging("fedlc")).result["take"]["method"] == "fedavg"
     assert selecting(diverging("fedavg")).result["take"]["method"] == "fedlc"
     assert selecting(good_at("fedlc", 5.0)).result["take"]["method"] == "fedlc"
-    nobody = selecting(good_at("fedlc", 5.0), chance=lambda *_: "20.0 where chance is 20.0 percent")
+    nobody = selecting(good_at("fedlc", 5.0), at_chance="20.0 where chance is 20.0 percent")
     assert nobody.result["take"] is None and "take none of them" in nobody.printed
 
 

@@ -98,7 +98,7 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
         def end(self, summary) -> None:
             heard.append(summary and summary["rounds"])
 
-    monkeypatch.setattr("server_app.app.tracker_of", lambda settings, folder: Listening())
+    monkeypatch.setattr("server_app.app.trackers_of", lambda settings, folder: [Listening()])
     train()
     with pytest.raises(RuntimeError):
         train(learning_rate=1e30)

@@ -54,7 +54,6 @@ ENTRY: dict[str, Any] = {
             "selection": "best-test", "expected": False, "why": "five epochs are few.",
         },
     ],
-    "unjudged": ["CReFF's curves are smoother"],
 }  # fmt: skip
 ONE_COLUMN: dict[str, Any] = {
     "columns": {"LDA 0.5": ENTRY["columns"]["LDA 0.5"]},

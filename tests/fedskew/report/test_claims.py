@@ -1,6 +1,7 @@
 """Claims: every form on made numbers, with a verdict that holds and one that does not."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from fedskew.experiments.experiments import experiment
 from fedskew.experiments.plan import plan
 from fedskew.report.claims import Verdict, judge_claim
 from fedskew.report.results import ExperimentResults, measured_runs
-from fedskew.report.run_records import Run
+from fedskew.report.runs import Run
 from server_app.record import ModelNumbers, RoundRecord
 
 COLUMNS = {"E = 1": {"local-epochs": 1}, "E = 5": {}, "E = 10": {"local-epochs": 10}}
@@ -59,6 +60,7 @@ def last(**rows: Sequence[Sequence[float]]) -> Curves:
     }
 
 
+ONE, OTHER = "ab" * 32, "cd" * 32
 HIGH, LOW = [80.0, 81.0, 80.5], [70.0, 70.5, 70.2]
 PAIR = {"better": "fedshift", "than": "fedavg"}
 BALANCED = {**PAIR, "metric": "balanced-accuracy"}
@@ -146,8 +148,28 @@ def test_the_numbers_are_those_of_the_column_that_decides() -> None:
     close = [70.0, 71.0, 70.4]
     verdict = judged(made(last(fedshift=[HIGH, close], fedavg=[LOW, LOW])), PAIR)
     assert (verdict.deciding, verdict.above, verdict.parts) == ("E = 5", 2, 2)
-    assert verdict.status == "unclear" and list(verdict.margins.values()) == [
+    assert verdict.status == "unclear" and list(verdict.found.by_seed.values()) == [
         0.0,
         0.5,
         pytest.approx(0.2),
     ]
+
+
+@pytest.mark.parametrize(
+    ("models", "status", "words"),
+    [
+        ([ONE, ONE], "holds", f"fedavg: one model, {ONE[:16]}, in 2 of 2 runs"),
+        ([ONE, OTHER], "fails", "fedavg: 2 models in 2 of 2 runs"),
+        ([ONE, None], "open", f"fedavg: one model, {ONE[:16]}, in 1 of 2 runs"),
+    ],
+)
+def test_a_row_with_one_model_has_one_hash_in_every_seed(
+    models: list[str | None], status: str, words: str
+) -> None:
+    known = made({("fedavg", "E = 1"): [[70.0], [71.0]]})
+    runs = {}
+    for cell, model in zip(known.cells, models, strict=True):
+        summary = {"models": {}, "model-hashes": {cell.deployed: model}}
+        runs[cell.run.run_id] = replace(known.runs[cell.run.run_id], summary=summary)
+    verdict = judged(replace(known, runs=runs), {"same": ["fedavg"]})
+    assert (verdict.status, verdict.why_not) == (status, words)

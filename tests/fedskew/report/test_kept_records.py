@@ -14,9 +14,9 @@ from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.experiments import experiment as read_experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.differences import differences
-from fedskew.report.kept_records import compared, file_of, keep, kept_run, packed, read
+from fedskew.report.kept_records import compared, file_of, keep, kept_run, packed
 from fedskew.report.results import ExperimentResults, gather
-from fedskew.report.run_records import Run
+from fedskew.report.runs import Run
 from server_app.app import run
 from server_app.run_settings import RunSettings
 from tests.in_process import SMALL
@@ -103,13 +103,14 @@ def test_a_file_of_another_run_and_a_damaged_one_are_refused(
     file, settings = record
     content = content_of(file)
     file.write_bytes(packed(content))
-    assert read(file, settings).finished  # the control
+    run = kept_run(file.parent, settings)
+    assert run is not None and run.finished  # the control
     content["origin"]["settings"]["alpha"] = 0.7
     text = gzip.decompress(file.read_bytes()).replace(b'"failures": 0', b'"failures": 1')
     for wrong in (packed(content), file.read_bytes()[:-100], b"{}", gzip.compress(text)):
         file.write_bytes(wrong)
         with pytest.raises(DataError) as refused:
-            read(file, settings)
+            kept_run(file.parent, settings)
         assert str(refused.value).startswith(f"{file}: ")
 
 
@@ -123,7 +124,9 @@ def test_a_repeated_run_is_identical_and_a_changed_number_is_found(
 
     def verdict() -> tuple[bool, str]:
         file.write_bytes(packed(content))
-        line = compared(read(file, settings), Run.read(settings), of_run, {small.name: small})
+        kept = kept_run(file.parent, settings)
+        assert kept is not None
+        line = compared(kept, Run.read(settings), of_run, {small.name: small})
         return line["holds"], line["result"].partition(":")[0]
 
     assert verdict() == (True, "identical")

@@ -1,6 +1,7 @@
 """What is wrong with an experiment's runs is told, and nothing unfinished is averaged."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +27,20 @@ def seeds_of(experiment: Experiment, results: Path, row: str = "fedshift") -> li
     return [run.seed for run in found.of(row, "LDA 0.5").runs]
 
 
-def folder(
-    experiment: Experiment,
-    results: Path,
-    row: str = "fedshift",
-    column: str = "LDA 0.5",
-    seed: int = 1,
-) -> Path:
-    """Return a run's folder."""
+def folder(experiment: Experiment, results: Path, row: str = "fedshift") -> Path:
+    """Return the folder of a row's run with seed 1 in LDA 0.5."""
     cells = plan(experiment, {"results": str(results)})
-    return next(c.run.folder for c in cells if (c.row, c.column, c.seed) == (row, column, seed))
+    place = (row, "LDA 0.5", 1)
+    return next(cell.run.folder for cell in cells if (cell.row, cell.column, cell.seed) == place)
 
 
-def change(file: Path, key: str, **values: Any) -> None:
-    content = json.loads(file.read_text())
-    content[key] = {**content[key], **values} if values else "other"
-    del content["checksum"]
-    file.write_text(line_of(content))
+def change(file: Path, changed: Callable[[dict[str, Any]], object]) -> None:
+    """Change every line of a file, each with its checksum."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        del line["checksum"]
+        changed(line)
+    file.write_text("".join(map(line_of, lines)))
 
 
 def test_runs_that_belong_together_raise_no_other_warning_than_the_missing(tmp_path: Path) -> None:
@@ -54,52 +52,75 @@ def test_runs_that_belong_together_raise_no_other_warning_than_the_missing(tmp_p
     assert frozen_results(tmp_path, seeds=[0, 1]).warnings == ()
 
 
-def test_an_unfinished_run_is_told_and_left_out(tmp_path: Path) -> None:
-    experiment = frozen(tmp_path)
-    run = folder(experiment, tmp_path)
+def unfinished(run: Path) -> None:
     (run / "summary.json").unlink()
     (run / "rounds.jsonl").write_text((run / "rounds.jsonl").read_text().splitlines()[0] + "\n")
-    found = [warning for warning in warnings_of(experiment, tmp_path) if "unfinished" in warning]
-    assert len(found) == 1 and "round 1 of 2" in found[0] and run.name in found[0]
-    assert seeds_of(experiment, tmp_path) == [0]
 
 
-def test_a_finished_run_without_all_its_rounds_is_told_and_left_out(tmp_path: Path) -> None:
+def cut_short(run: Path) -> None:
+    (run / "rounds.jsonl").write_text((run / "rounds.jsonl").read_text()[:-9])
+
+
+def lost_a_record(run: Path) -> None:
+    text = (run / "rounds.jsonl").read_text()
+    (run / "rounds.jsonl").write_text(text.replace('"round": 1', '"round": 7', 1))
+
+
+def lost_a_client(run: Path) -> None:
+    change(run / "rounds.jsonl", lambda line: line.update(failures={"3": "no reply"}))
+    change(run / "summary.json", lambda summary: summary.update(failures=2))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words", "seeds"),
+    [
+        (unfinished, "unfinished and left out, round 1 of 2", [0]),
+        (cut_short, "rounds.jsonl is damaged, 1 of 2 rounds", [0]),
+        (lost_a_record, "the records of rounds 1 are lost", [0, 1]),
+        (lost_a_client, "2 times a client failed in a round and was left out of it: client 3 (2)", [0, 1]),
+    ],
+)  # fmt: skip
+def test_a_damaged_run_is_told_and_counts_where_its_last_round_is_there(
+    damage: Callable[[Path], None], words: str, seeds: list[int], tmp_path: Path
+) -> None:
     experiment = frozen(tmp_path)
     run = folder(experiment, tmp_path)
-    first, last = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
-    (run / "rounds.jsonl").write_text(first + last[:-9])
-    found = warnings_of(experiment, tmp_path)
-    assert any(f"{run.name}: rounds.jsonl is damaged, 1 of 2 rounds" in line for line in found)
-    assert seeds_of(experiment, tmp_path) == [0]
+    damage(run)
+    assert any(f"{run.name}: {words}" in warning for warning in warnings_of(experiment, tmp_path))
+    assert seeds_of(experiment, tmp_path) == seeds
 
 
 @pytest.mark.parametrize(
     ("key", "values", "words"),
     [
         ("versions", {"torch": "another"}, "different torch"),
-        ("partition-hash", {}, "LDA 0.5, seed 1"),
+        ("partition-hash", "other", "LDA 0.5, seed 1"),
         ("settings", {"momentum": 0.1, "nodes": 7}, "momentum"),
     ],
 )
 def test_a_run_that_does_not_belong_with_the_others_is_told(
-    key: str, values: dict[str, Any], words: str, tmp_path: Path
+    key: str, values: Any, words: str, tmp_path: Path
 ) -> None:
     """Other versions, another partition, another setting; the number of nodes changes no number."""
     experiment = frozen(tmp_path)
     run = folder(experiment, tmp_path)
-    change(run / "settings.json", key, **values)
+
+    def changed(origin: dict[str, Any]) -> None:
+        origin[key] = {**origin[key], **values} if isinstance(values, dict) else values
+
+    change(run / "settings.json", changed)
     (warning,) = warnings_of(experiment, tmp_path)
     assert words in warning and run.name in warning and "nodes" not in warning
 
 
 def test_a_run_that_was_resumed_with_other_versions_is_told(tmp_path: Path) -> None:
     experiment = frozen(tmp_path)
+
+    def resumed(origin: dict[str, Any]) -> None:
+        origin["earlier-versions"] = [{**origin["versions"], "torch": "1", "commit": "earlier"}]
+
     for run in tmp_path.iterdir():  # all of them: they do not differ from each other
-        content = json.loads((run / "settings.json").read_text())
-        del content["checksum"]
-        content["earlier-versions"] = [{**content["versions"], "torch": "1", "commit": "earlier"}]
-        (run / "settings.json").write_text(line_of(content))
+        change(run / "settings.json", resumed)
     found = warnings_of(experiment, tmp_path)
     assert len(found) == 10
     assert all("begun and finished with different torch," in warning for warning in found)
@@ -108,37 +129,8 @@ def test_a_run_that_was_resumed_with_other_versions_is_told(tmp_path: Path) -> N
 def test_a_model_that_a_finished_run_lacks_is_told(tmp_path: Path) -> None:
     experiment = frozen(tmp_path)
     run = folder(experiment, tmp_path, "creff")
-    records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    for record in records:
-        del record["models"]["creff"], record["checksum"]
-    (run / "rounds.jsonl").write_text("".join(map(line_of, records)))
+    change(run / "rounds.jsonl", lambda record: record["models"].pop("creff"))
     (warning,) = warnings_of(experiment, tmp_path)
     assert "has no model creff" in warning
     assert seeds_of(experiment, tmp_path, "creff") == [0, 2]
     assert seeds_of(experiment, tmp_path, "fedavg") == [0, 1, 2]
-
-
-def test_lost_records_are_told_and_their_run_counts(tmp_path: Path) -> None:
-    """A changed digit in an early record: its weights are still there, so the run counts, without that round."""
-    experiment = frozen(tmp_path)
-    run = folder(experiment, tmp_path)
-    text = (run / "rounds.jsonl").read_text()
-    (run / "rounds.jsonl").write_text(text.replace('"round": 1', '"round": 7', 1))
-    (warning,) = warnings_of(experiment, tmp_path)
-    assert warning.startswith(f"{run.name}: the records of rounds 1 are lost")
-    assert seeds_of(experiment, tmp_path) == [0, 1]
-
-
-def test_a_client_that_fails_is_named(tmp_path: Path) -> None:
-    experiment = frozen(tmp_path)
-    run = folder(experiment, tmp_path)
-    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    kept = [{**line, "failures": {"3": "no reply"}} for line in lines]
-    for line in kept:
-        del line["checksum"]
-    (run / "rounds.jsonl").write_text("".join(map(line_of, kept)))
-    summary = json.loads((run / "summary.json").read_text())
-    summary.pop("checksum", None)
-    (run / "summary.json").write_text(line_of({**summary, "failures": 2}))
-    (warning,) = warnings_of(experiment, tmp_path)
-    assert "2 times a client failed" in warning and "client 3 (2)" in warning

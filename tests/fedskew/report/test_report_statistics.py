@@ -142,26 +142,26 @@ def test_a_comparison_has_the_wider_interval_and_its_mirror() -> None:
     compared = with_interval(close, small, ("a", "b"))
     assert compared.interval is not None and compared.interval.p is not None
     assert compared.interval.low < 0 < 5 < compared.interval.high and compared.interval.p < 0.001
-    assert compared.verdict() == "unclear"
+    assert compared.side == "unclear"
     turned = with_interval(
         {k: -v for k, v in close.items()}, [pair[::-1] for pair in small], ("b", "a")
     )
     assert turned.interval is not None
     ends = (turned.interval.low, turned.interval.high)
     assert ends == (-compared.interval.high, -compared.interval.low)
-    assert with_interval(close, large, ("a", "b")).verdict() == "above"
+    assert with_interval(close, large, ("a", "b")).side == "above"
     one = with_interval({0: 5.0}, large[:1], ("a", "b"))
-    assert one.interval is not None and one.interval.p is None and one.verdict() == "unclear"
-    assert one.verdict(margin=50) == "unclear", "one seed, on whichever side it lies"
+    assert one.interval is not None and one.interval.p is None and one.side == "unclear"
+    assert replace(one, margin=50.0).side == "unclear", "one seed, on whichever side it lies"
 
 
 def test_an_interval_that_ends_at_the_margin_is_unclear() -> None:
     interval = Interval(low=1.0, high=3.0, p=0.01, resampled="seeds")
     two = {0: 2.0, 1: 2.0}
     for margin, side in ((0.9, "above"), (1.0, "unclear"), (3.0, "unclear"), (3.1, "below")):
-        assert Estimate(two, interval).verdict(margin) == side
-    assert Estimate({0: 2.0}, interval).verdict() == "unclear"
-    assert Estimate(two).verdict() == "unclear"
+        assert Estimate(two, interval, margin=margin).side == side
+    assert Estimate({0: 2.0}, interval).side == "unclear"
+    assert Estimate(two).side == "unclear"
 
 
 def test_a_metric_weighs_the_classes_that_were_tested(measured: SeedResult) -> None:
@@ -211,8 +211,8 @@ def test_a_claim_and_the_difference_it_is_about_have_one_interval_and_one_verdic
         for verdict, shown in zip(
             (creff, fedshift), differences(known.column(column)), strict=True
         ):
-            assert verdict.claim.better == shown.row.row and verdict.interval is not None
-            assert (verdict.interval.low, verdict.interval.high) == shown.found.ends
+            assert verdict.claim.better == shown.row.row and verdict.found.interval is not None
+            assert (verdict.found.interval.low, verdict.found.interval.high) == shown.found.ends
             assert verdict.p_holm == shown.p_holm
             assert (verdict.status == "holds") == (shown.distinguishable and shown.found.mean > 0)
 
@@ -220,11 +220,15 @@ def test_a_claim_and_the_difference_it_is_about_have_one_interval_and_one_verdic
 def test_a_claim_in_some_columns_holds_where_the_best_of_them_do(tmp_path: Path) -> None:
     claim = {"says": "", "better": "creff", "than": "fedavg", "in_columns": 1}
     (verdict,) = judge(frozen_results(tmp_path, claims=[claim]))
-    assert verdict.margins == {0: pytest.approx(3.9), 1: pytest.approx(4.2), 2: pytest.approx(1.9)}
+    assert verdict.found.by_seed == {
+        0: pytest.approx(3.9),
+        1: pytest.approx(4.2),
+        2: pytest.approx(1.9),
+    }
     columns = frozen_results(tmp_path).columns
     of_columns = [differences(column)[0].found.ends for column in columns]
-    assert verdict.interval is not None
-    assert (verdict.interval.low, verdict.interval.high) == max(of_columns)
+    assert verdict.found.interval is not None
+    assert (verdict.found.interval.low, verdict.found.interval.high) == max(of_columns)
 
 
 @pytest.mark.parametrize("times", [1.0, 4.0])
@@ -262,11 +266,11 @@ def test_p_of_several_is_the_largest_of_those_that_speak_most_for_the_claim() ->
         Estimate({0: mean}, Interval(mean, mean, p, "seeds"))
         for mean, p in ((2.0, 0.04), (-1.0, 0.01), (1.0, 0.2))
     ]
-    found = [p_of_several(parts, [0.0] * 3, among) for among in (1, 2, 3)]
-    assert found == [0.04, 0.2, 0.2]
-    assert p_of_several(parts[:2], [0.0] * 2, 2) == 0.04
-    assert p_of_several(parts[:2], [2.5, -2.0], 1) == 0.01, "beside their margins"
-    assert p_of_several([*parts, Estimate({0: 1.0})], [0.0] * 4, 1) is None
+    assert [p_of_several(parts, among) for among in (1, 2, 3)] == [0.04, 0.2, 0.2]
+    assert p_of_several(parts[:2], 2) == 0.04
+    beside = [replace(parts[0], margin=2.5), replace(parts[1], margin=-2.0)]
+    assert p_of_several(beside, 1) == 0.01, "beside their margins"
+    assert p_of_several([*parts, Estimate({0: 1.0})], 1) is None
 
 
 @pytest.mark.parametrize(
@@ -290,7 +294,8 @@ def test_the_seeds_that_would_decide_by_hand(
 ) -> None:
     """Three seeds with mean 1 and standard deviation 2: Student's half width is 4.3027 x 2 / sqrt(3) = 4.9683."""
     interval = Interval(low, high, p=None, resampled="seeds")
-    assert seeds_to_decide(Estimate({0: -1.0, 1: 1.0, 2: 3.0}, interval), margin) == seeds
+    estimate = Estimate({0: -1.0, 1: 1.0, 2: 3.0}, interval, margin=margin)
+    assert seeds_to_decide(estimate) == seeds
 
 
 def test_the_interval_of_a_mean_is_the_wider_one_of_seeds_and_test_examples() -> None:

@@ -61,7 +61,7 @@ def claimed(tmp_path: Path) -> ExperimentResults:
 def test_a_level_that_was_had_before_is_counted_from_there(claimed: ExperimentResults) -> None:
     """FedAvg ends where it was two rounds ago: who gets there then is no sooner."""
     level = at(claimed, {"fedavg": (0.2, 0.6, 0.7, 0.6), "creff": (0.2, 0.6, 0.7, 0.7)})
-    assert list(judge(level)[0].margins.values()) == [0, 0, 0]
+    assert list(judge(level)[0].found.by_seed.values()) == [0, 0, 0]
     of_fedavg, of_creff = (row[1] for row in reach_table(level).rows)
     assert (of_fedavg.text, of_creff.text) == ("4", "2")
     assert of_fedavg.below.startswith("first in 2") and of_creff.below.startswith("1.00")
@@ -75,26 +75,26 @@ def test_a_row_that_ends_below_the_level_has_no_speed_up(claimed: ExperimentResu
         cell = reach_table(level).rows[1][1]
         assert cell.text == "1" and ("ends below it in 3 of 3 seeds" in cell.below) == lost
         assert ("3.00\N{MULTIPLICATION SIGN}" in cell.below) != lost
-        assert list(judge(level)[0].margins.values()) == [-1 if lost else 2] * 3
+        assert list(judge(level)[0].found.by_seed.values()) == [-1 if lost else 2] * 3
 
 
 def test_never_is_a_round_more_than_were_planned(claimed: ExperimentResults) -> None:
     """A run that ended early counts as one with all its rounds: to end early is no way to be sooner."""
     level = at(claimed, {"fedavg": (0.2, 0.3, 0.6), "creff": (0.2, 0.3, 0.4)})
-    assert list(judge(level)[0].margins.values()) == [3 - 4] * 3
+    assert list(judge(level)[0].found.by_seed.values()) == [3 - 4] * 3
     short = at(claimed, {"fedavg": (0.2, 0.3, 0.6), "creff": (0.2, 0.3)})
-    assert list(judge(short)[0].margins.values()) == [3 - 3] * 3
+    assert list(judge(short)[0].found.by_seed.values()) == [3 - 3] * 3
     rounds = short.measured["creff", "LDA 0.5"][0].run.settings.general.rounds
     for run in short.measured["creff", "LDA 0.5"]:
         run.run.__dict__["ended"] = {"round": 2}
-    assert list(judge(short)[0].margins.values()) == [3 - (rounds + 1)] * 3
+    assert list(judge(short)[0].found.by_seed.values()) == [3 - (rounds + 1)] * 3
 
 
 def test_nobody_is_sooner_at_a_level_without_training(claimed: ExperimentResults) -> None:
     """At chance, and had in the first evaluated round."""
     for fedavg in ((0.1, 0.1), (0.6, 0.5)):
         (verdict,) = judge(at(claimed, {"fedavg": fedavg, "creff": (0.6, 0.7)}))
-        assert verdict.status == "never" and not verdict.margins
+        assert verdict.status == "never" and not verdict.found.by_seed
 
 
 def test_what_can_never_be_measured_is_not_still_to_come(claimed: ExperimentResults) -> None:

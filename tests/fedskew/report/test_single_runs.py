@@ -7,7 +7,7 @@ from typing import Any
 from command_line import FedSkew
 from frozen import HERE, write
 
-from fedskew.report.run_records import Run
+from fedskew.report.runs import Run
 from fedskew.report.single_runs import single_runs
 from server_app.round_selection import summarize
 from server_app.run_folder import RunFolder, line_of

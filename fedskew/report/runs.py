@@ -1,17 +1,20 @@
-"""What one run has written to its folder: settings, versions, rounds and summary, finished or not."""
+"""A run: what it has written to its folder, finished or not, and what makes its numbers doubtful."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from data import DataError
 from data.readers.catalog import is_own, is_sites, members
+from fedskew.experiments.plan import Cell
 from fedskew.formatting import site_names
 from server_app.record import RoundRecord
-from server_app.run_folder import RunFolder, rounds_run, why_ended_early
-from server_app.run_settings import RunSettings
+from server_app.run_folder import RunFolder, divergence_words, rounds_run, why_ended_early
+from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings
+from server_app.settings import defaults
 
 VERSIONS = ("code", "torch", "flwr", "numpy", "cpu")
 """What a run's numbers depend on beside its settings; a difference is a warning."""
@@ -150,3 +153,103 @@ class Run:
                 devices.add(f"{worker.get('device')}{gpu}")
         versions["device"] = "+".join(sorted(devices))
         return versions
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what is wrong with the run: damaged, diverged, unfinished, without some rounds or clients."""
+        if self.divergence is not None:
+            yield divergence_words(self.divergence)
+        elif self.state == "damaged":
+            rounds = f"{len(self.records)} of {self.rounds} rounds"
+            yield f"rounds.jsonl is damaged, {rounds}: left out; its own command mends it"
+        elif self.records and not self.finished:
+            yield f"unfinished and left out, {self.state}"
+        if not self.finished:
+            return
+        if self.lost:
+            rounds = listed(map(str, self.lost), 10)
+            yield f"the records of rounds {rounds} are lost; curves, bests and means lack them"
+        times_of = Counter(client for record in self.records for client in record.failures)
+        if times_of:
+            sites = self.agreement.get("sites")
+            clients = []
+            for client, times in times_of.most_common():
+                clients.append(f"{sites[client] if sites else f'client {client}'} ({times})")
+            failed = f"{times_of.total()} times a client failed in a round and was left out of it"
+            yield f"{failed}: {listed(clients)}"
+        yield from self.warnings_of_origin()
+
+    def warnings_of_origin(self) -> Iterator[str]:
+        """Yield whether settings.json is of other settings than planned, or of several versions."""
+        if not self.origin:
+            yield "settings.json is missing or damaged; its own command writes it anew"
+            return
+        if self.other_settings:
+            keys = ", ".join(self.other_settings)
+            yield f"its settings.json differs from the experiment in {keys}"
+        made_with = [self.origin["versions"], *self.origin.get("earlier-versions", ())]
+        changed = [name for name in VERSIONS if len({str(one.get(name)) for one in made_with}) > 1]
+        if changed:
+            names = ", ".join(changed)
+            yield f"begun and finished with different {names}, see its settings.json"
+
+    @property
+    def other_settings(self) -> list[str]:
+        """The settings with an effect on numbers that settings.json has otherwise than planned; unnamed is default."""
+        planned = defaults() | self.settings.flat()
+        recorded = defaults() | self.origin["settings"]
+        different = []
+        for key in sorted({*planned, *recorded}):
+            is_other = planned.get(key) != recorded.get(key)
+            if is_other and key not in WITHOUT_EFFECT_ON_NUMBERS:
+                different.append(key)
+        return different
+
+
+def warnings_of(cells: Iterable[Cell], runs: Mapping[str, Run]) -> list[str]:
+    """Return a sentence for all that is wrong with runs, and for what differs between runs that are compared.
+
+    Args:
+        cells: of the table.
+        runs: theirs, by id.
+    """
+    warnings = []
+    missing = [name for name, run in runs.items() if run.state == "missing"]
+    if missing:
+        warnings.append(f"{len(missing)} of {len(runs)} runs are missing: {listed(missing)}.")
+    for name, run in runs.items():
+        warnings += [f"{name}: {sentence}." for sentence in run.warnings()]
+
+    # By what must be the same in runs that are compared or averaged, the value of each finished run.
+    values: dict[str, dict[str, str]] = {}
+    for cell in cells:
+        run = runs[cell.run.run_id]
+        if not run.finished:
+            continue
+        where = f"{cell.column}, seed {cell.seed}".removeprefix(", ")
+        what = f"Not the same samples at the same clients ({where}): partition"
+        partition = str(run.origin.get("partition-hash", "unknown"))
+        values.setdefault(what, {})[run.name] = partition[:12]
+        for name, version in run.versions.items():
+            of_version = values.setdefault(f"Runs were made with different {name}:", {})
+            of_version[run.name] = version
+    for what, value_of in values.items():
+        by_value: dict[str, list[str]] = {}
+        for name, value in value_of.items():
+            by_value.setdefault(value, []).append(name)
+        if len(by_value) > 1:
+            texts = [f"{value} in {listed(names)}" for value, names in by_value.items()]
+            warnings.append(f"{what} {'; '.join(texts)}.")
+    return warnings
+
+
+def values_of(key: str, cells: Iterable[Cell]) -> str:
+    """Return the values of a setting in the runs that have it, in the order of the cells."""
+    flat = [cell.run.flat() for cell in cells]
+    return ", ".join(dict.fromkeys(str(settings[key]) for settings in flat if key in settings))
+
+
+def listed(names: Iterable[str], most: int = 4) -> str:
+    """Return the first names, and how many more there are."""
+    shown = list(names)
+    more = f" and {len(shown) - most} more" if len(shown) > most else ""
+    return ", ".join(shown[:most]) + more
