@@ -89,17 +89,19 @@ def loaded(path: Path, what: str, load: Callable[[bytes, None], object]) -> obje
         return None
 
 
-def read_private(path: Path, what: str) -> bytes:
-    """Return the content of a key's file. Raises DataError where it cannot be read, or others may read it."""
+def read_private(path: Path, what: str, others: str = "go") -> bytes:
+    """Return the content of a secret file. Raises DataError where it cannot be read, or others have rights on it.
+
+    `others` are these, as chmod names them: o leaves the file to a group.
+    """
     try:
         mode = path.stat().st_mode
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"the {what} cannot be read: {error.strerror}", where=str(path)) from None
-    if mode & 0o077:
-        raise DataError(
-            f"others may read this key (mode {mode & 0o777:o}); chmod 600 {path}", where=str(path)
-        )
+    if mode & {"go": 0o077, "o": 0o007}[others]:
+        rule = f"others have rights on it (mode {mode & 0o777:o}); chmod {others}= {path}"
+        raise DataError(rule, where=str(path))
     return content
 
 

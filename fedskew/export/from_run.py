@@ -172,9 +172,9 @@ class TrainedRun:
             }
             if kept:
                 metadata[KEPT] = json.dumps(kept)
-            return {output / MODEL_FILE: (self.shared, metadata)}
-
         files = {output / MODEL_FILE: (self.shared, metadata)}
+        if "agreement" in self.origin:
+            return files
         # Runs of more than 100 clients or classes do not record them.
         samples = self.origin.get("samples") or {"clients": [], "train": []}
         names = site_names(samples["clients"])
