@@ -91,13 +91,17 @@ def images_and_labels(name: str, split: Split) -> tuple[Array, Array]:
     if isinstance(split, tuple | list) and len(split) == 2:
         images, labels = split
         return as_array(name, images, axes=4), labels_of(name, labels)
+    images, labels = [], []
     try:
-        items = [(image, label) for image, label in map(split.__getitem__, range(len(split)))]
+        for index in range(len(split)):
+            image, label = split[index]
+            images.append(image)
+            labels.append(label)
     except (AttributeError, TypeError, ValueError, LookupError):
         rule = "must be a pair (images, labels), or a torch Dataset of such pairs with a length"
         raise DataError(f"{type(split).__name__}: {rule}", where=name) from None
-    arrays = [as_array(name, image, axes=3) for image, _ in items]
-    return as_array(name, arrays, axes=4), labels_of(name, [label for _, label in items])
+    arrays = [as_array(name, image, axes=3) for image in images]
+    return as_array(name, arrays, axes=4), labels_of(name, labels)
 
 
 def labels_of(name: str, labels: Any) -> Array:

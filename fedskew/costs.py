@@ -45,6 +45,9 @@ class Cost:
         return Cost(self.seconds + other.seconds, self.up + other.up, self.down + other.down)
 
 
+NOTHING = Cost(0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """A run of the plan."""
@@ -104,7 +107,7 @@ class ObservedRounds:
     def cost(self, settings: RunSettings, left: int) -> Cost | None:
         """Return what a run's last `left` rounds take; None where no such round was observed."""
         if not left:
-            return Cost(0.0, 0.0, 0.0)
+            return NOTHING
         records = self.like(settings)
         if not records:
             return None
@@ -161,13 +164,14 @@ def plan_costs(planned: Sequence[RunSettings], labels: Mapping[str, str]) -> lis
 def table(entries: Sequence[PlannedRun], at_once: int) -> Table:
     """Return a table with one row per run, and below it what all take together, `at_once` in parallel."""
     shown = terminal_table(*named("run"), *numeric("rounds", "left", "time", "up", "down"))
-    total = Cost(0.0, 0.0, 0.0)
+    total = NOTHING
     for entry in entries:
         shown.add_row(entry.label, str(entry.rounds), str(entry.left), *words(entry.cost))
-        total += entry.cost or Cost(0.0, 0.0, 0.0)
+        total += entry.cost or NOTHING
     together = replace(total, seconds=total.seconds / at_once)
+    label = f"{plural(len(entries), 'run')}, {at_once} at a time"
     shown.add_section()
-    shown.add_row(f"{plural(len(entries), 'run')}, {at_once} at a time", "", "", *words(together))
+    shown.add_row(label, "", "", *words(together))
     return shown
 
 

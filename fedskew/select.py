@@ -27,12 +27,11 @@ from data.partition_files import SavedPartition, save
 from data.random_draws import generator
 from fedskew.diagnosis.table import read_counts
 from fedskew.experiments.experiments import Experiment, Row
-from fedskew.experiments.plan import plan, runs, section_of
+from fedskew.experiments.plan import in_sections, plan, runs
 from fedskew.formatting import plural
 from fedskew.report.document import CHANCE_REMEDY
-from fedskew.report.inference import Estimate
+from fedskew.report.inference import Estimate, compare_rows
 from fedskew.report.results import ExperimentResults, gather
-from fedskew.report.strata import compare_rows
 from fedskew.scheduling import Resources
 from fedskew.sweep import run_all
 from server_app.composition import closed_form_methods, compose
@@ -194,13 +193,12 @@ class Selection:
 
     def row(self, method: str, rate: float) -> Row:
         """Return a method at a learning rate, with the settings of its own sections."""
-        sections = compose(method).sections
-        own = {key: of for key, of in self.settings.items() if section_of(key) in sections}
+        own = in_sections(self.settings, set(compose(method).sections))
         return Row(f"{method} ({rate:g})", method, {**own, "learning-rate": rate})
 
     def experiment(self, rows: Sequence[Row], seeds: Sequence[int], rounds: int = 0) -> Experiment:
         """Return rows as an experiment; 0 rounds are those of the settings."""
-        shared = {key: of for key, of in self.settings.items() if not section_of(key)}
+        shared = in_sections(self.settings, {""})
         shared["rounds"] = rounds or self.rounds
         return Experiment(
             name="select",
@@ -267,21 +265,21 @@ class Selection:
 
     def refuse_too_few_minutes(self, rows: Sequence[Row]) -> None:
         """Raise SettingError unless the third step can begin in time, by one round of every training."""
-        unfinished = []
-        for run in runs(plan(self.experiment(rows, (0,)))):
-            if RunFolder(run.folder).finished(self.rounds) is None:
-                unfinished.append(run)
-        if not unfinished:
+        planned = runs(plan(self.experiment(rows, (0,))))
+        if all(RunFolder(run.folder).finished(self.rounds) for run in planned):
             return
         results = self.train(rows, (0,), rounds=1)
         seconds = []
         for one in results.runs.values():
             for record in one.records:
-                once = record.seconds.round - record.seconds.clients  # evaluation and heads
-                seconds.append(self.rounds * record.seconds.clients + once)
-        half = sorted(seconds)[-math.ceil(len(seconds) / 2) - 1 :]  # the costliest, and FedAvg's
-        ahead = sum(seconds) + 2 * len(RATE_FACTORS) * sum(half)
-        needed = (time.monotonic() - self.began + ahead / (self.jobs or cores())) / 60
+                clients = record.seconds.clients
+                once = record.seconds.round - clients  # evaluation and heads
+                seconds.append(self.rounds * clients + once)
+        # The costliest half, and FedAvg's.
+        most = math.ceil(len(seconds) / 2) + 1
+        of_step_2 = 2 * len(RATE_FACTORS) * sum(sorted(seconds)[-most:])
+        ahead = (sum(seconds) + of_step_2) / (self.jobs or cores())
+        needed = (time.monotonic() - self.began + ahead) / 60
         rule = f"trained 1 of {self.rounds} rounds: no basis; give {math.ceil(needed)} minutes"
         require(needed <= self.minutes, "--minutes", self.minutes, rule)
 
@@ -366,13 +364,14 @@ def ends(gain: Estimate, share: float) -> tuple[float, float]:
         gain: by the report.
         share: of the clients' samples, which every seed draws anew for validation; 0 where the data bring them.
     """
-    assert gain.interval is not None
+    interval = gain.interval
+    assert interval is not None
     factor = 1.0
-    if gain.interval.resampled == "seeds":
+    if interval.resampled == "seeds":
         factor = math.sqrt(1 + gain.n * share / (1 - share))
-    low = gain.mean - factor * (gain.mean - gain.interval.low)
-    high = gain.mean + factor * (gain.interval.high - gain.mean)
-    return low, high
+    below = factor * (gain.mean - interval.low)
+    above = factor * (interval.high - gain.mean)
+    return gain.mean - below, gain.mean + above
 
 
 def candidate(row: Row) -> dict[str, Scalar]:
@@ -423,18 +422,19 @@ def partition_by_counts(counts: Path, settings: Mapping[str, Scalar]) -> Path:
     """
     table = read_counts(counts)
     data = load(parse({**settings, "method": BASELINE}).data)
+    labels_N = data.train.labels
     draws = generator(0, "like a table")
     parts: list[list[np.ndarray]] = [[] for _ in table.sites]
     for label, name in enumerate(table.classes):
-        available = np.flatnonzero(data.train.labels == label)
+        available = np.flatnonzero(labels_N == label)
         ends_K = np.cumsum(table.counts_KC[:, label])
         if ends_K[-1] > len(available):
             rule = f"class {name} has {ends_K[-1]} samples, and class {label} of {data.name}"
             remedy = "divide the counts, or state a larger data set with --set dataset"
             raise DataError(f"{rule} {len(available)}: {remedy}", where=str(counts))
-        chosen = np.split(draws.permutation(available), ends_K)
-        for part, samples in zip(parts, chosen, strict=False):  # the last piece is left over
-            part.append(samples)
+        shuffled = draws.permutation(available)
+        for part, samples in zip(parts, np.split(shuffled, ends_K), strict=False):
+            part.append(samples)  # the last piece is left over
     train = tuple(np.sort(np.concatenate(part)) for part in parts)
     test = np.flatnonzero(data.test.labels < len(table.classes))
     content = hashlib.sha256(counts.read_bytes()).hexdigest()[:10]

@@ -23,23 +23,18 @@ PATIENCE = 4.0
 
 
 def exit_now(number: int = 0, frame: FrameType | None = None) -> NoReturn:
-    """Signal handler: print the sentence and end the process at once.
+    """Print the sentence and end the process at once; also a signal handler.
 
-    Only for phases in which nothing needs cleaning up, such as imports.
+    That is for phases in which nothing needs cleaning up, such as imports.
     """
     set_handlers(signal.SIG_IGN)
-    print_sentence()
+    with contextlib.suppress(OSError):  # a closed terminal
+        os.write(2, SENTENCE)
     os._exit(INTERRUPTED)
 
 
 DEFAULT_OR_OURS = (signal.SIG_DFL, signal.default_int_handler, exit_now)
 """Handlers that may be replaced: Python's defaults and our own."""
-
-
-def print_sentence() -> None:
-    """Print the sentence to stderr."""
-    with contextlib.suppress(OSError):  # a closed terminal
-        os.write(2, SENTENCE)
 
 
 def finish() -> NoReturn:
@@ -48,8 +43,7 @@ def finish() -> NoReturn:
     This skips the interpreter's own shutdown, which takes about a second to free objects.
     """
     atexit._run_exitfuncs()
-    print_sentence()
-    os._exit(INTERRUPTED)
+    exit_now()
 
 
 def abandon() -> NoReturn:
@@ -58,8 +52,7 @@ def abandon() -> NoReturn:
     A timer thread calls it if the process is still there PATIENCE seconds after a signal.
     """
     end_children()
-    print_sentence()
-    os._exit(INTERRUPTED)
+    exit_now()
 
 
 def end_children(pid: int | None = None) -> None:

@@ -1,19 +1,16 @@
 """The site's own files of the agreed module and of the backbone's weights: used only where their sha256 is agreed."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from client_app.local_site import NotAgreed
-from client_app.models import ModelSettings, is_own_model
+from client_app.models import is_own_model
 from client_app.models.backbone import check_weights, sha256_of
-from client_app.models.settings import of_hash
 from client_app.run_spec import RunSpec
-from client_app.user_code import load_agreed, read_agreed, source_text
+from client_app.user_code import read_agreed, source_text
 from data import DataError, SettingError
 from data.text import escaped
 from site_agent.config import Site
-from site_agent.policy import check_listed, is_of_module
+from site_agent.policy import is_of_module
 
 
 def check_model(site: Site, run_spec: RunSpec) -> None:
@@ -28,14 +25,6 @@ def check_model(site: Site, run_spec: RunSpec) -> None:
         return
     if weights or ":" in run_spec.model:
         raise NotAgreed(f"{weights or run_spec.model} is the site's own affair")
-
-
-def own_model_settings(site: Site, run_spec: RunSpec) -> ModelSettings:
-    """Return a run's settings of the model with this site's own file of weights. Raises DataError as `own_weights`."""
-    if not run_spec.model_settings.weights:
-        return run_spec.model_settings
-    own = replace(run_spec.model_settings, weights=own_weights(site))
-    return of_hash(own, site.agreement.weights)
 
 
 def own_weights(site: Site) -> str:
@@ -53,40 +42,12 @@ def own_weights(site: Site) -> str:
     file = str(site.weights)
     try:
         here = sha256_of(file)
-    except SettingError as error:
-        raise DataError(f"{error.rule}, and {agreed}", where=file) from None
-    if here != agreement.weights:
-        raise DataError(f"has sha256 {here}, and {agreed}", where=file)
-    try:
+        if here != agreement.weights:
+            raise DataError(f"has sha256 {here}, and {agreed}", where=file)
         check_weights(agreement.backbone, file)
     except SettingError as error:
         raise DataError(f"{error.key}: {error.rule}", where=file) from None
     return file
-
-
-def load_module(site: Site, model: str, variants: Sequence[str]) -> str:
-    """Load the agreed module for a run and return its name.
-
-    The policy is asked before the file is read, and the file is read once: what was compared is what runs.
-
-    Args:
-        site: whose file it is.
-        model: MODULE:FUNCTION of the run's model, or "".
-        variants: MODULE:CLASS of its local methods.
-
-    Raises:
-        NotAgreed: another module than the agreed one.
-        RunNotAllowed: a model or a method that the policy excludes.
-        DataError: no such file, one with another sha256, or one that fails.
-    """
-    agreed = site.agreement.module
-    for name in filter(None, (model, *variants)):
-        if not is_of_module(name, agreed):
-            raise NotAgreed(f"{name} is the site's own affair")
-    check_listed(site, "models", filter(None, [model]))
-    check_listed(site, "methods", variants)
-    load_agreed(agreed, *own_module(site))
-    return agreed
 
 
 def own_module(site: Site) -> tuple[bytes, Path]:
@@ -120,9 +81,9 @@ def numbered(source: str) -> list[str]:
     lines = source.replace("\r\n", "\n").split("\n")
     if not lines[-1]:
         lines.pop()
-    return [f"{number:>5}  {escaped_line(line)}" for number, line in enumerate(lines, 1)]
-
-
-def escaped_line(line: str) -> str:
-    """Return a line in ASCII: a letter of another script may look like one that Python reads differently."""
-    return escaped(line.expandtabs(8).encode("ascii", "backslashreplace").decode())
+    numbered_lines = []
+    for number, line in enumerate(lines, 1):
+        # In ASCII: a letter of another script may look like one that Python reads differently.
+        shown = line.expandtabs(8).encode("ascii", "backslashreplace").decode()
+        numbered_lines.append(f"{number:>5}  {escaped(shown)}")
+    return numbered_lines

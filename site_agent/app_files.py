@@ -16,8 +16,8 @@ from data import DataError
 
 LARGEST = 64 * 2**20
 """Bytes that an app's files may have in all; flwr packs at most 10 MB."""
-INCLUDED = re.compile(r"/?(\w[\w.-]*)(/\*\*)?")
-"""A pattern of fab-include that is the name of a file, or all that is in a folder."""
+NAME = re.compile(r"\w[\w.-]*")
+"""A file or folder in an app; a pattern of fab-include can be `/NAME` or `NAME/**`."""
 
 
 def app_files(path: Path) -> dict[str, bytes]:
@@ -64,11 +64,11 @@ def staged(app: Path, folder: Path) -> Path:
     try:
         content = tomllib.loads((app / "pyproject.toml").read_text())
         patterns = content["tool"]["flwr"]["app"]["fab-include"]
-        matches = [INCLUDED.fullmatch(pattern) for pattern in patterns]
-        names = [match[1] if match else "" for match in matches]
-    except (OSError, ValueError, LookupError, TypeError):
+        names = [pattern.removeprefix("/").removesuffix("/**") for pattern in patterns]
+        are_plain = all(NAME.fullmatch(name) for name in names)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return app
-    if not all(names) or not names:
+    if not are_plain or not names:
         return app
     folder.mkdir()
     no_bytecode = shutil.ignore_patterns("__pycache__")
@@ -113,16 +113,11 @@ def check_entry(entry: zipfile.ZipInfo, name: str) -> None:
     file = entry.filename
     if stat.S_ISLNK(entry.external_attr >> 16):
         raise DataError(f"{file!r} is a link, which an app must not hold", where=name)
-    has_plain_letters = (
-        file.isprintable()
-        and "\\" not in file
-        and ":" not in file
-        and "\0" not in entry.orig_filename
-    )
     path = PurePosixPath(file)
-    is_inside = not path.is_absolute() and ".." not in path.parts
-    is_normal = str(path) == file
-    if not (has_plain_letters and is_inside and is_normal):
+    is_inside = str(path) == file and not path.is_absolute() and ".." not in path.parts
+    # zipfile cuts a name off at a zero byte.
+    is_odd = any(letter in entry.orig_filename for letter in "\\:\0")
+    if is_odd or not is_inside or not file.isprintable():
         raise DataError(f"{file!r} is no plain path inside the app", where=name)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from client_app.local_site import PERMISSIONS
 from data import DataError
-from data.agreement import Agreement, read_agreement, subtraction_warning
+from data.agreement import read_agreement, subtraction_warning
 from data.package_files import ROOT, canonical, sources
 from site_agent.agreed_files import module_lines
 from site_agent.app_files import app_hash, packed_app, packed_files
@@ -27,8 +27,6 @@ MODULE_PACKAGES = ("strategies", "server_app", "fedskew")
 
 TEXT, APP, RECORD = "federation.toml", "app.fab", "approval.json"
 """What is approved: the files of `Site.approved`."""
-LISTED = 20
-"""Files of an app that are listed as changed; a new release changes hundreds."""
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------
@@ -37,12 +35,19 @@ LISTED = 20
 def summary(site: Site, app: str) -> str:
     """Return what is agreed to and what may leave this site, for the one who decides."""
     agreement = site.agreement
+    runs = (
+        "any that the SuperLink sends: federation.toml has no run-key, so whoever holds the gateway's machine can "
+        "start one"
+    )
+    if agreement.run_key:
+        runs = f"only those that the coordinator's key has signed: run-key {agreement.run_key}"
     lines = [
         f"federation  {agreement.name}: {', '.join(agreement.names)}",
         f"sha256      {agreement.sha256}",
         f"app         {app}",
         f"this site   {site.name}, with the data {site.data}",
-        *run_key_lines(site),
+        f"runs        {runs}",
+        *warnings(site),
     ]
     if site.app is not None:
         lines.append("code        all of the app's code runs here on these data, so read it first")
@@ -62,7 +67,7 @@ def summary(site: Site, app: str) -> str:
         lines.append(f"samples     {member.name}: {member.samples or 'any number'}")
     if agreement.backbone:
         lines.append(f"backbone    {agreement.backbone}, weights of sha256 {agreement.weights}")
-    lines += [*warnings(site), *module_lines(site), *policy_lines(site, Limits)]
+    lines += [*module_lines(site), *policy_lines(site, Limits)]
     lines.append("a run sets  model, rounds, seed, and the settings of its training and methods")
     return "\n".join(lines)
 
@@ -77,48 +82,26 @@ def policy_lines(policy: Limits | AppPolicy, kind: type) -> list[str]:
     return lines
 
 
-def former_agreement(site: Site) -> Agreement | None:
-    """Return what is approved so far; None where nothing is."""
-    try:
-        return read_agreement(site.approved / TEXT)
-    except DataError:
-        return None
-
-
-def run_key_lines(site: Site) -> list[str]:
-    """Return whose runs a site takes; a warning where that was another key's before."""
-    key = site.agreement.run_key
-    line = (
-        "runs        any that the SuperLink sends: federation.toml has no run-key, so whoever holds the gateway's "
-        "machine can start one"
-    )
-    if key:
-        line = f"runs        only those that the coordinator's key has signed: run-key {key}"
-    former = former_agreement(site)
-    if former is None or former.run_key in ("", key):
-        return [line]
-    change = "another run-key" if key else "no run-key"
-    return [
-        line,
-        f"(!) runs    {change}, and the approved text has {former.run_key}: ask the coordinator by telephone",
-    ]
-
-
 def warnings(site: Site) -> list[str]:
-    """Return what others can learn of this site beside what leaves it.
-
-    A site that approves two federations that differ by a site gives its part of both sums.
-    """
+    """Return what is to be looked at before this site approves its federation.toml, in lines."""
     agreement = site.agreement
     lines = []
-    if len(agreement.sites) == 2 and CLASS_COUNTS in site.allow:
+    if len(agreement.sites) == 2 and CLASS_COUNTS in site.allow and site.app is None:
         (other,) = {*agreement.names} - {site.name}
         lines.append(
             f"(!) counts  fedshift and reweighting send the sum of both sites' class counts to both: {other} learns "
             f"this site's exact counts. Without {CLASS_COUNTS} in policy.allow they stay here"
         )
-    former = former_agreement(site)
-    if former and (warning := subtraction_warning(former, agreement)):
+    try:
+        former = read_agreement(site.approved / TEXT)
+    except DataError:  # nothing is approved
+        return lines
+    if former.run_key not in ("", agreement.run_key):
+        lines.append(
+            f"(!) runs    the approved text has the run-key {former.run_key}: ask the coordinator by telephone"
+        )
+    # A site that approves two federations that differ by a site gives its part of both sums.
+    if warning := subtraction_warning(former, agreement):
         lines.append(f"(!) sites   {warning}")
     return lines
 
@@ -138,11 +121,9 @@ def changes_since(site: Site, content: bytes, files: Mapping[str, bytes]) -> lis
         return []
     texts = former.splitlines(), content.decode().splitlines()
     lines = list(difflib.unified_diff(*texts, "approved", "new", lineterm=""))
-    names = sorted(former_files.keys() | files.keys())
-    changed = [name for name in names if former_files.get(name) != files.get(name)]
-    lines += [f"file changed, added or removed: {name!r}" for name in changed[:LISTED]]
-    if len(changed) > LISTED:
-        lines.append(f"and {len(changed) - LISTED} files more")
+    for name in sorted(former_files.keys() | files.keys()):
+        if former_files.get(name) != files.get(name):
+            lines.append(f"file changed, added or removed: {name!r}")
     return ["", "Other than what is approved here:", *lines] if lines else []
 
 

@@ -1,6 +1,5 @@
 """`fedskew-site check`: whether this site can take part, one row per check, each failure with its remedy."""
 
-import http.client
 import os
 import shutil
 import socket
@@ -8,16 +7,15 @@ import ssl
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import httpx
 import numpy as np
 import torch
 from cryptography import x509
@@ -32,6 +30,11 @@ from site_agent.agreed_files import own_module, own_weights
 from site_agent.approval import approved_files
 from site_agent.config import Link, Site, read_link, table_of
 from site_agent.data_view import check_samples, federation_of, own_columns
+from site_agent.flower_internals import (
+    FleetHttpClient,
+    NodeAuthHttpInterceptor,
+    SendNodeHeartbeatRequest,
+)
 from site_agent.keys import public_text, read_key
 from site_agent.policy import check_names
 from site_agent.sum_ledger import own_mask_key
@@ -102,8 +105,7 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
     yield row("state", closed, site.state, 0o077, "chmod 700")
     yield row("site.toml", closed, file, 0o022, "chmod go-w")
     yield row("key", key, site, file)
-    approved = f"{agreed.name} {agreed.sha256[:16]}, app {agreed.app[:16]}"
-    yield row("approval", approved_files, site, text=approved)
+    yield approval(site)
     yield row("disk", room, site)
     if site.app is not None:  # only the app knows what its data are and where it computes
         return
@@ -118,6 +120,13 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
         yield row("module", own_module, site, text=f"{agreed.module}: {site.module}")
     yield row("device", device, site)
     yield from data_rows(site)
+
+
+def approval(site: Site) -> Row:
+    """Look at what is approved, and whether it is what is agreed and installed."""
+    agreed = site.agreement
+    text = f"{agreed.name} {agreed.sha256[:16]}, app {agreed.app[:16]}"
+    return row("approval", approved_files, site, text=text)
 
 
 # ---- this machine and its files --------------------------------------------------------------------------------------
@@ -164,10 +173,9 @@ def policy(site: Site) -> str:
 
 def device(site: Site) -> str:
     """The GPU, where one is asked for."""
-    numbers = range(torch.cuda.device_count())
-    names = ", ".join(map(torch.cuda.get_device_name, numbers)) or "no GPU"
-    text = f"{site.device}, {site.threads} of {os.cpu_count()} threads, {names}"
-    if site.device == "cuda" and not numbers:
+    gpus = torch.cuda.device_count()
+    text = f"{site.device}, {site.threads} of {os.cpu_count()} threads, {gpus} GPUs"
+    if site.device == "cuda" and not gpus:
         raise DataError(f'{text}; install a driver and a torch for it, or set device = "cpu"')
     return text
 
@@ -225,23 +233,19 @@ def data_rows(site: Site) -> Iterator[Row]:
     )
     yield Row("test set", enough, f"{tested} samples{text}")
     yield row("copies", copies, data)
-    yield row("finite", finite, "training inputs", data.train.inputs)
-    yield row("finite", finite, "test inputs", data.test.inputs)
 
 
 def columns(site: Site) -> str:
     """Whether the input columns of a table are matched by name."""
     agreed = site.agreement.input_columns
     here = own_columns(site)
-    if not agreed or not here:
-        who = "federation.toml" if not agreed else site.data
-        return Warned(
-            f"{who} names no input columns, so their order counts, and nobody can compare it"
+    if agreed and here:
+        order = (
+            "" if here == agreed else "; the file has them in another order than federation.toml"
         )
-    text = f"{len(here)} input columns, matched by name"
-    if here != agreed:
-        text += "; the file has them in another order than federation.toml"
-    return text
+        return f"{len(agreed)} input columns, matched by name{order}"
+    who = site.data if agreed else "federation.toml"
+    return Warned(f"{who} names no input columns, so their order counts, and nobody can compare it")
 
 
 def standardization(site: Site) -> str:
@@ -263,27 +267,17 @@ def copies(data: Dataset) -> str:
     return "no test sample is a training sample, and no image is of one value"
 
 
-def finite(kind: str, inputs: object) -> str:
-    """Whether all values are finite numbers; image files hold whole numbers."""
-    if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
-        for number, sample in enumerate(inputs):
-            if not np.isfinite(sample).all():
-                raise DataError(f"{kind}: sample {number} holds NaN or infinity; mend it")
-    return kind
-
-
 # ---- the connection to the coordinator -------------------------------------------------------------------------------
 
 
 def online(link: Link) -> Iterator[Row]:
     """Check proxy, TLS, certificate, clock and key; checks that need one that fails are left out."""
-    host, _, port = link.address.rpartition(":")
+    host, _, _ = link.address.rpartition(":")
     proxy = "" if proxy_bypass(host) else getproxies().get("https", "")
     yield Row("proxy", True, f"{proxy or 'none'} for {host}")
     try:
-        context = ssl.create_default_context(cafile=str(link.ca))
-        certificate, ahead = shake_hands(host.strip("[]"), int(port), proxy, context)
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        certificate, ahead = shake_hands(link)
+    except (OSError, ValueError, httpx.HTTPError) as error:
         yield Row("tls", False, f"{link.address}: {explain(error)}")
         return
     last = certificate.not_valid_after_utc
@@ -300,32 +294,27 @@ def online(link: Link) -> Iterator[Row]:
         yield row("key known", known, link)
 
 
-def shake_hands(
-    host: str,
-    port: int,
-    proxy: str,
-    context: ssl.SSLContext,
-) -> tuple[x509.Certificate, float]:
-    """Return the coordinator's certificate, and by how many seconds this machine's clock is ahead. Raises OSError."""
-    url = urlsplit(proxy if "//" in proxy else f"//{proxy}")
-    target = (url.hostname or "", url.port or 8080) if proxy else (host, port)
-    connection = http.client.HTTPSConnection(*target, timeout=SECONDS, context=context)
-    if proxy:
-        connection.set_tunnel(host, port)
-    with closing(connection):
-        connection.connect()
-        assert isinstance(connection.sock, ssl.SSLSocket)
-        der = connection.sock.getpeercert(binary_form=True) or b""
-        certificate = x509.load_der_x509_certificate(der)
-        connection.request("GET", "/")
-        stamp = connection.getresponse().headers.get("Date")
+def shake_hands(link: Link) -> tuple[x509.Certificate, float]:
+    """Return the coordinator's certificate, and by how many seconds this machine's clock is ahead.
+
+    The way is that of the SuperNode, whose HTTP client this is: over the environment's proxy, if it has one. Raises
+    OSError, ValueError or an error of httpx.
+    """
+    context = ssl.create_default_context(cafile=str(link.ca))
+    url = f"https://{link.address}/"
+    with httpx.stream("GET", url, verify=context, timeout=SECONDS) as response:
+        tls = response.extensions["network_stream"].get_extra_info("ssl_object")
+        certificate = x509.load_der_x509_certificate(tls.getpeercert(True))
         ours = datetime.now(UTC)
-        theirs = parsedate_to_datetime(stamp) if stamp else ours
-        return certificate, (ours - theirs).total_seconds()
+        stamp = response.headers.get("Date")
+    theirs = parsedate_to_datetime(stamp) if stamp else ours
+    return certificate, (ours - theirs).total_seconds()
 
 
-def explain(error: Exception) -> str:
+def explain(error: BaseException) -> str:
     """Return why the coordinator is not reached, or why its certificate is not taken, and who is to do what."""
+    while before := error.__cause__ or error.__context__:  # httpx's errors are of the system's
+        error = before
     if isinstance(error, ssl.SSLCertVerificationError):
         return CERTIFICATE.get(error.verify_code) or (
             f"the certificate does not hold: {error.verify_message}; link.address must be a name that is in it"
@@ -341,12 +330,6 @@ def known(link: Link) -> str:
 
     Raises DataError for a key that is refused or cannot be read, and where nobody answers.
     """
-    from site_agent.flower_internals import (
-        FleetHttpClient,
-        NodeAuthHttpInterceptor,
-        SendNodeHeartbeatRequest,
-    )
-
     private = read_key(link.key)
     signed = NodeAuthHttpInterceptor(private, private.public_key())
     authority = link.ca.read_bytes()
@@ -354,10 +337,8 @@ def known(link: Link) -> str:
         # The heartbeat of no node: a key that is not known is refused before anybody looks at the node.
         with FleetHttpClient.from_server_address(link.address, False, authority, [signed]) as fleet:
             fleet.SendNodeHeartbeat(SendNodeHeartbeatRequest(heartbeat_interval=30))
-    except Exception as error:  # of httpx, which flwr calls
-        code = getattr(getattr(error, "response", None), "status_code", None)
-        if code is None:
-            raise DataError(f"not asked: {explain(error)}") from None
+    except httpx.HTTPStatusError as error:
+        code = error.response.status_code
         if code == 403:
             raise DataError(
                 f"no: the coordinator refuses this site's key ({code}). It is not agreed to, was replaced, or this "
@@ -365,4 +346,6 @@ def known(link: Link) -> str:
             ) from None
         if code in NO_ANSWER:
             raise DataError(f"not asked: the SuperLink does not answer ({code})") from None
+    except Exception as error:  # of httpx, or of flwr, which has tried again
+        raise DataError(f"not asked: {explain(error)}") from None
     return "yes"

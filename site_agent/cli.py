@@ -243,27 +243,14 @@ def status(
     this_site = read_site(site)
     if at_work:  # for a container's health check
         return 0 if this_site.state.is_dir() and is_at_work(this_site.state) else 1
-    from data import DataError
-    from site_agent.approval import approved_files
-    from site_agent.check import known
+    from site_agent import check
 
-    agreement = this_site.agreement
-    try:
-        approved_files(this_site)
-        print(f"approved   {agreement.name} {agreement.sha256[:16]}, app {agreement.app[:16]}")
-    except DataError as error:
-        print(f"approved   no: {error}")
-    try:
-        print(f"key known  {known(read_link(site))}")
-    except DataError as error:  # of a site that trains alone: it has no link, or not the key
-        print(f"key known  {error}")
     this_site.state.mkdir(parents=True, exist_ok=True)
-    print(f"at work    {'yes' if is_at_work(this_site.state) else 'no'}")
-    lines = this_site.audit.lines()
-    last_entry = "none"
-    if lines:
-        last_entry = described(lines[-1]) or str(this_site.audit.no_entry(len(lines)))
-    print(f"last entry {last_entry}")
+    print(check.approval(this_site))
+    print(check.row("key known", lambda: check.known(read_link(site))))
+    print(check.Row("at work", is_at_work(this_site.state), str(this_site.state)))
+    for line in this_site.audit.lines()[-1:]:
+        print(f"last entry {described(line) or 'is damaged: fedskew-site log --verify'}")
     for folder in sorted((this_site.state / "runs").glob("*")):
         size = sum(file.stat().st_size for file in folder.rglob("*"))
         print(f"run        {folder.name}, {size / 2**20:.1f} MiB")
@@ -287,15 +274,11 @@ def log(
     if verify:
         print(f"{audit.verify()} lines follow from each other")
         return
-    damaged = []
-    for number, line in enumerate(audit.lines(), start=1):
-        text = described(line)
-        if text:
-            print(text)
-        else:
-            damaged.append(number)
-    if damaged:
-        raise audit.no_entry(damaged[0])
+    texts = [described(line) for line in audit.lines()]
+    for text in filter(None, texts):
+        print(text)
+    if "" in texts:
+        raise audit.no_entry(texts.index("") + 1)
 
 
 def described(line: bytes) -> str:
@@ -303,25 +286,15 @@ def described(line: bytes) -> str:
     from site_agent.audit import NO_ENTRY
 
     try:
-        return describe(json.loads(line))
+        entry = json.loads(line)
+        words = [entry.pop("time")[:19], f"{entry.pop('event'):<9}"]
+        for row in entry.pop("left", []):
+            norm = f", norm {row['norm']:g}" if "norm" in row else ""
+            entry[f"left {row['name']}"] = f"{row['bytes']} bytes{norm}"
+        del entry["before"]  # the hash of the line before
+        return " ".join([*words, *(f"{key} {value}" for key, value in entry.items())])
     except NO_ENTRY:
         return ""
-
-
-def describe(entry: dict[str, Any]) -> str:
-    """Return an entry of the audit log for people."""
-    time = entry.pop("time")[:19]
-    event = entry.pop("event")
-    entry.pop("before", None)  # the hash of the line before
-
-    uploads = []
-    for row in entry.pop("left", []):
-        norm = f", norm {row['norm']:g}" if "norm" in row else ""
-        uploads.append(f"{row['name']} {row['bytes']} bytes{norm}")
-    left = f" left: {'; '.join(uploads)}" if uploads else ""
-
-    others = " ".join(f"{key} {value}" for key, value in entry.items())
-    return f"{time} {event:<9} {others}{left}"
 
 
 @command

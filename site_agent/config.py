@@ -39,8 +39,6 @@ DATA = ("folder", "npz", "csv", "abide")
 DEVICES = ("cpu", "cuda", "auto")
 RUN = re.compile(r"[A-Za-z0-9](?:\.?[A-Za-z0-9+_-]){0,199}")
 """A run's id, which names a folder at a site. The method MODULE:CLASS has a full stop in it, and `..` is no id."""
-PLAIN = (str, int, float, bool)
-"""What flwr takes as an entry of a node's configuration."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,7 @@ class AppPolicy:
     """Largest norm of the change of the received arrays, or of arrays that none were received for; 0 is no limit."""
     min_samples: int = 8
     """Samples below which a reply to train or evaluate does not leave, by its metric num-examples."""
-    node_config: Mapping[str, str | int | float | bool] = field(
-        default_factory=dict[str, str | int | float | bool], hash=False
-    )
+    node_config: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     """Entries of the app's context.node_config, beside data-path."""
 
 
@@ -210,10 +206,7 @@ class SiteTable(Table):
             self.require(least <= number < float("inf"), key, rule)
             return number
         if isinstance(default, dict):
-            entries = self.take(key, dict)
-            are_plain = all(type(value) in PLAIN for value in entries.values())
-            self.require(are_plain, key, "must hold texts, numbers, true and false")
-            return entries
+            return self.take(key, dict)
         texts = self.texts(key)
         return frozenset(texts) if isinstance(default, frozenset) else texts
 

@@ -12,8 +12,10 @@ from client_app.column_sums import asked_variants
 from client_app.features import changes_images, with_features
 from client_app.local_site import NotAgreed
 from client_app.models import ModelSettings
+from client_app.models.settings import of_hash
 from client_app.process import choose_device
 from client_app.run_spec import RunSpec
+from client_app.user_code import load_agreed
 from data import DataError
 from data.agreement import Agreement
 from data.errors import SetOption
@@ -25,9 +27,9 @@ from data.samples import SampleCache
 from data.settings import OF_OWN, USUAL, DataSettings
 from data.sites import OF_ALL, as_settings, in_messages, settings_at_site
 from data.text import name_list, printable
-from site_agent.agreed_files import check_model, load_module, own_model_settings
+from site_agent.agreed_files import check_model, own_module, own_weights
 from site_agent.config import Site
-from site_agent.policy import Policy, check_names, check_run
+from site_agent.policy import Policy, check_listed, check_names, check_run, is_of_module
 from site_agent.run_approval import check_approved, check_signed
 from site_agent.sum_ledger import SumLedger
 
@@ -54,8 +56,28 @@ class ConfiguredSite(Site):
         check_approved(self, settings)
 
     def load_module(self, model: str, variants: Sequence[str]) -> str:
-        """Load the site's own file of the agreed module, and return the module's name."""
-        return load_module(self, model, variants)
+        """Load the site's own file of the agreed module for a run, and return the module's name.
+
+        The policy is asked before the file is read, and the file is read once: what was compared is what runs.
+
+        Args:
+            model: MODULE:FUNCTION of the run's model, or "".
+            variants: MODULE:CLASS of its local methods.
+
+        Raises:
+            NotAgreed: another module than the agreed one.
+            RunNotAllowed: a model or a method that the policy excludes.
+            DataError: no such file, one with another sha256, or one that fails.
+        """
+        agreed = self.agreement.module
+        models = [model] if model else []
+        for name in (*models, *variants):
+            if not is_of_module(name, agreed):
+                raise NotAgreed(f"{name} is the site's own affair")
+        check_listed(self, "models", models)
+        check_listed(self, "methods", variants)
+        load_agreed(agreed, *own_module(self))
+        return agreed
 
     def open_data(self, run_spec: RunSpec) -> Federation:
         """Return the site's data, as a federation of one client.
@@ -85,7 +107,10 @@ class ConfiguredSite(Site):
 
     def model_settings(self, run_spec: RunSpec) -> ModelSettings:
         """Return a run's settings of the model, with this site's own file of weights."""
-        return own_model_settings(self, run_spec)
+        settings = run_spec.model_settings
+        if not settings.weights:
+            return settings
+        return of_hash(replace(settings, weights=own_weights(self)), self.agreement.weights)
 
     def keep_data_hash(self, run: Path, content: str) -> None:
         """Keep the data's hash in the folder of a run: the data must not change from now on."""

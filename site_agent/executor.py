@@ -5,7 +5,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from functools import lru_cache, partial
 from typing import Any
@@ -113,12 +113,11 @@ def logged(run: int, message: Message) -> dict[str, Any]:
     return {"run": run, "message": about.message_id, "kind": kind}
 
 
-def settings_of(message: Message) -> str:
-    """Return the run's settings in a message, as JSON text; "" if it has none."""
-    if not message.has_content() or "task" not in message.content.config_records:
-        return ""
-    settings = message.content.config_records["task"].get("assignment")
-    return settings if isinstance(settings, str) else ""
+def task_of(message: Message) -> Mapping[str, Any]:
+    """Return the record `task` of a message; empty for a message of another app than FedSkew's."""
+    if not message.has_content():
+        return {}
+    return message.content.config_records.get("task", {})
 
 
 def facts_of(settings: str) -> dict[str, str]:
@@ -143,20 +142,17 @@ def facts_of(settings: str) -> dict[str, str]:
     return facts
 
 
-def refused(message: Message, why: str) -> Message:
+def refused(message: Message, clients: object, why: str) -> Message:
     """Return the reply to a message that is not answered.
 
     flwr's error does not tell the ServerApp which client failed, so one site's reason could be taken for another's. The
-    reply to a message of FedSkew's app is therefore a failure record of each client in the message.
+    reply to a message of FedSkew's app is therefore a failure record of each of `clients`, those in the message.
     """
+    failure = records_of(ClientFailure(f"agreement: {why}", kind="agreement"))["error"]
     content = RecordDict()
-    if settings_of(message):
-        clients = message.content.config_records["task"].get("clients")
-        listed = clients if isinstance(clients, list) else []
-        failure = records_of(ClientFailure(f"agreement: {why}", kind="agreement"))
-        for number in listed[:MOST_NAMED]:
-            if isinstance(number, int):
-                content[f"{number}/error"] = failure["error"]
+    for number in clients[:MOST_NAMED] if isinstance(clients, list) else []:
+        if isinstance(number, int):
+            content[f"{number}/error"] = failure
     if content:
         return Message(content, reply_to=message)
     return Message(Error(REFUSED, why), reply_to=message)
@@ -405,7 +401,8 @@ class Executor:
             OSError: the audit log cannot be written.
             TaskAbandoned: nobody waits for the reply.
         """
-        settings = "" if self.plain else settings_of(message)
+        task_record = {} if self.plain else task_of(message)
+        settings = str(task_record.get("assignment", ""))
         facts = facts_of(settings)
         entry |= facts
         try:
@@ -414,14 +411,13 @@ class Executor:
             why = str(refusal)
             logger.error("refused: %s (run %s)", why, entry["run"])
             self.audit.write("refused", **entry, left=[], why=why)
-            return refused(message, why)
+            return refused(message, task_record.get("clients"), why)
         entry |= {"federation": self.agreement.sha256, "app": self.agreement.app}
         if settings:
             signature = str(context.run_config.get(RUN_SIGNATURE, ""))[:LONGEST_SIGNATURE]
             entry["settings"] = self.log_settings(entry["run"], settings, facts, signature)
-            number = message.content.config_records["task"].get("round")
-            if type(number) is int:
-                entry["round"] = number
+            if isinstance(task_record.get("round"), int):
+                entry["round"] = task_record["round"]
 
         began = time.monotonic()
         reply, left, why = self.pool.run_task(entry["run"], message, context, heartbeat)

@@ -39,6 +39,7 @@ from data import DataError, SettingError
 from data.file_stamps import stamp_of
 from data.log_files import KEPT, LARGEST, rotate
 from site_agent.audit import NO_ENTRY, complete_lines
+from site_agent.keys import read_private
 
 if TYPE_CHECKING:
     from site_agent.config import Link, Site
@@ -91,16 +92,15 @@ def link_only(link: "Link", state: Path, port: int, secret: Path) -> NoReturn:
 
 def train_only(site: "Site", port: int, secret: Path, metrics: int) -> None:
     """Run the tasks of a SuperNode that another process keeps running."""
-    site.state.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
         execute(site, port, read_secret(secret), None, metrics)
 
 
 def start(site: "Site", link: "Link", metrics: int) -> None:
     """Keep a SuperNode running and run its tasks."""
-    home = site.state / "link"
-    home.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
+        home = site.state / "link"
+        home.mkdir(exist_ok=True)
         port = free_port()
         secret = home / "secret"
         secret.write_text(secrets.token_hex(32))
@@ -124,7 +124,7 @@ def execute(
 
     record = site.approved / RECORD
     stamp = stamp_of(record)
-    files = approved_files(site)  # raises DataError before torch is imported, which takes seconds
+    files = approved_files(site)
     write_log(site.state / "site.log")
     os.environ.update(environment(site.state / "link"))
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
@@ -187,30 +187,21 @@ def read_secret(path: Path) -> bytes:
     Raises:
         DataError: the file is missing, shorter than 32 bytes, or accessible to other users.
     """
-    try:
-        mode = path.stat().st_mode
-        secret = path.read_bytes()
-    except OSError as error:
-        reason = f"the secret of both halves cannot be read: {error.strerror}"
-        raise DataError(reason, where=str(path)) from None
-    if mode & 0o007 or len(secret) < 32:
-        rule = f"must hold at least 32 random bytes, and be closed to others (chmod o= {path})"
-        raise DataError(rule, where=str(path))
+    secret = read_private(path, "secret of both halves", others="o")
+    if len(secret) < 32:
+        raise DataError("must hold at least 32 random bytes", where=str(path))
     return secret
 
 
 @contextmanager
 def only_one(state: Path) -> Iterator[None]:
-    """Return a context that locks a state folder. Raises DataError if another process has the lock."""
-    lock = FileLock(state / "lock", blocking=False)
+    """Return a context that makes and locks a state folder. Raises DataError if another process has the lock."""
+    state.mkdir(parents=True, exist_ok=True)
     try:
-        lock.acquire()
+        with FileLock(state / "lock", blocking=False):
+            yield
     except Timeout:
         raise DataError("another `fedskew-site start` is at work there", where=str(state)) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def is_at_work(state: Path) -> bool:
@@ -251,14 +242,14 @@ class SiteMetrics(Collector):
                     seconds[kind if kind in KINDS else "other"] += entry.get("seconds", 0.0)
                     last = datetime.fromisoformat(entry["time"]).timestamp()
 
-        for name, text, label, totals in (
-            ("events", "Lines of the audit log by event.", "event", events),
-            ("seconds", "Seconds of answering by message type.", "kind", seconds),
-        ):
+        def counted(name: str, text: str, label: str, totals: Mapping[str, float]) -> Metric:
             family = CounterMetricFamily(f"fedskew_site_{name}", text, labels=[label])
             for value, total in sorted(totals.items()):
                 family.add_metric([value], total)
-            yield family
+            return family
+
+        yield counted("events", "Lines of the audit log by event.", "event", events)
+        yield counted("seconds", "Seconds of answering by message type.", "kind", seconds)
         text = "Bytes that have left the site."
         yield CounterMetricFamily("fedskew_site_sent_bytes", text, value=sent)
         text = "Time of the last message that was answered or refused, 0 for none."

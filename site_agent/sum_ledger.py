@@ -82,7 +82,8 @@ class SumLedger:
             NotAgreed: a list that must not be answered; the reason is in the audit log.
             DataError: the mask key or the ledger cannot be read, or are others than they should be.
         """
-        private_key = own_mask_key(self.site)
+        site = self.site
+        private_key = own_mask_key(site)
         with self.lock():
             entry = self.entry(purpose)
             try:
@@ -92,20 +93,17 @@ class SumLedger:
             if wrong := self.wrong(purpose, sum_list, entry):
                 raise self.refusal(purpose, wrong)
             assert entry
-            if entry.answered:
-                self.log("sum repeated", purpose, entry)
-                return entry.words
-            answer = masked(
-                entry.words,
-                self.site.number,
-                private_key,
-                [mask_public(member.mask_key) for member in self.site.agreement.sites],
-                sum_list,
-            )
-            answered = Entry(entry.nonce, answer, text)
-            self.write(purpose, answered)
-            self.log("summed", purpose, answered, sites=list(sum_list.names))
-            return answer
+            event = "sum repeated"
+            if not entry.answered:
+                event = "summed"
+                public_keys = [mask_public(member.mask_key) for member in site.agreement.sites]
+                words = masked(entry.words, site.number, private_key, public_keys, sum_list)
+                entry = Entry(entry.nonce, words, text)
+                self.write(purpose, entry)
+            digest = hashlib.sha256(entry.words.tobytes()).hexdigest()
+            about = {"words": len(entry.words), "sha256": digest, "sites": list(sum_list.names)}
+            site.audit.write(event, sum=purpose, **about)  # or nothing leaves
+            return entry.words
 
     def wrong(self, purpose: str, sum_list: SumList, entry: Entry | None) -> str:
         """Return why a list must not be answered, or an empty sentence."""
@@ -160,13 +158,6 @@ class SumLedger:
         file.touch(0o600)
         write_atomically(file, words, text, flush=True)
         file.chmod(0o600)
-
-    # ---- the audit log -----------------------------------------------------------------------------------------------
-
-    def log(self, event: str, purpose: str, entry: Entry, **more: object) -> None:
-        """Write into the audit log what leaves. Raises OSError, upon which nothing does."""
-        digest = hashlib.sha256(entry.words.tobytes()).hexdigest()
-        self.site.audit.write(event, sum=purpose, words=len(entry.words), sha256=digest, **more)
 
     def refusal(self, purpose: str, why: str) -> NotAgreed:
         """Return the error of a question that is refused, once it is in the audit log."""

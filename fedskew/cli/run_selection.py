@@ -80,34 +80,37 @@ def choose(
         DataError: files of one's own data do not exist.
     """
     overrides = read_texts(settings, defaults())
-    listed = {"method": words("method", methods), "seed": words("seed", seeds)}
+    chosen = words("method", methods)
+    seed_words = words("seed", seeds)
+    given = {"method": ",".join(chosen), "seed": ",".join(seed_words)}
+    for key in given:
+        stated = str(overrides.get(key, ""))
+        rule = f"several are stated as `--{key} {stated}`: a run of each"
+        require("," not in stated, key, stated, rule)
     by_option = {key: value for key, value in options.items() if value is not None}
-    given = {key: ",".join(values) for key, values in listed.items() if values}
-    for key in listed:
-        value = overrides.get(key, "")
-        rule = f"several are stated as `--{key} {value}`: a run of each"
-        require("," not in str(value), key, value, rule)
     for key, value in {**by_option, **given}.items():
-        require(key not in overrides, f"--{key}", value, "--set states it as well")
+        is_twice = value != "" and key in overrides
+        require(not is_twice, f"--{key}", value, "--set states it as well")
 
-    check_settings(overrides, listed["method"], alone=need_data and not names)
+    check_settings(overrides, chosen, alone=need_data and not names)
     overrides |= by_option
-    seed_numbers = tuple(number("seed", word) for word in listed["seed"])
+    seed_numbers = tuple(number("seed", word) for word in seed_words)
     suite = None
     experiments: list[Experiment] = []
     if names:
         rule = "does not go with experiments, which name their methods themselves"
-        require(not listed["method"], "--method", given.get("method", ""), rule)
+        require(not chosen, "--method", given["method"], rule)
         suite = sized_suite(names, file)
         experiments = find_all(names, file)
-    elif len(listed["method"]) > 1 or len(seed_numbers) > 1:
-        chosen = listed["method"] or [str(overrides.pop("method", defaults()["method"]))]
+    elif len(chosen) > 1 or len(seed_numbers) > 1:
+        chosen = chosen or [str(overrides.pop("method", defaults()["method"]))]
         rows = tuple(Row(method, method) for method in chosen)
         experiments = [Experiment("comparison", " and ".join(chosen), rows)]
     else:
-        overrides |= given
-        if seed_numbers:
-            overrides["seed"] = seed_numbers[0]
+        for name in chosen:
+            overrides["method"] = name
+        for seed in seed_numbers:
+            overrides["seed"] = seed
     if seed_numbers:
         experiments = [replace(experiment, seeds=seed_numbers) for experiment in experiments]
     return Choice(experiments, overrides, suite, file)

@@ -154,12 +154,9 @@ class Experiment:
         require(several, "tune: values", values, "must be two or more, each once")
         rule = "must be none of the table's seeds"
         require(tune.seed not in self.seeds, "tune: seed", tune.seed, rule)
-        tables = {f"columns: {name}": settings for name, settings in self.columns.items()}
-        tables |= {f"methods: {row.label}": row.settings for row in self.rows}
-        for table, settings in tables.items():
-            rule = "is tuned: a row or a column cannot state it as well"
-            value = settings.get(tune.key)
-            require(tune.key not in settings, f"{table}: {tune.key}", value, rule)
+        stated = [*self.columns.values(), *(row.settings for row in self.rows)]
+        is_alone = all(tune.key not in settings for settings in stated)
+        require(is_alone, "tune: key", tune.key, "is stated by a row or a column as well")
 
     def metric_of(self, column: str) -> str:
         """Return the number of a run's record that the column shows."""
@@ -260,9 +257,9 @@ def check_edition(paper: Experiment, experiments: Mapping[str, Experiment]) -> N
 
 def edition_columns(claim: Claim, paper: Experiment, edition: Experiment) -> tuple[str, ...]:
     """Return the columns of a smaller edition in which a paper's claim is measured, in the claim's order."""
-    names: Mapping[str, str] = {column: column for column in edition.columns}
+    names = dict(zip(edition.columns, edition.columns, strict=True))
     if paper.here is not None and paper.here.columns:
-        names = paper.here.columns
+        names = dict(paper.here.columns)
     of_claim = claim.columns or tuple(paper.columns)
     return tuple(names[column] for column in of_claim if column in names)
 

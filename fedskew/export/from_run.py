@@ -69,9 +69,9 @@ class TrainedRun:
         is_recorded = bool(records) and records[-1].round == last
         self.finished = is_recorded and summary is not None
         if not self.finished and not unfinished:
-            state = (
-                "is not finished" if is_recorded else f"lacks records in {folder.rounds_file.name}"
-            )
+            state = "is not finished"
+            if not is_recorded:
+                state = f"lacks records in {folder.rounds_file.name}"
             remedy = "the run's own command mends it, --unfinished exports it as it is"
             found = f"{state} (round {last} of {self.settings['rounds']})"
             raise DataError(f"{found}: {remedy}", where=where)
@@ -172,9 +172,9 @@ class TrainedRun:
             }
             if kept:
                 metadata[KEPT] = json.dumps(kept)
-            return {output / MODEL_FILE: (self.shared, metadata)}
-
         files = {output / MODEL_FILE: (self.shared, metadata)}
+        if "agreement" in self.origin:
+            return files
         # Runs of more than 100 clients or classes do not record them.
         samples = self.origin.get("samples") or {"clients": [], "train": []}
         names = site_names(samples["clients"])

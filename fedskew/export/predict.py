@@ -16,11 +16,9 @@ from server_app.evaluation import metrics_from, positive_class
 from server_app.record import ModelNumbers
 from strategies.batch_norm import averaged, reestimated
 
-UNSEEN = {
-    "averaged": "the sites' mean",
-    "re-estimate": "their mean weights and the statistics of these inputs",
-}
-"""What stands for batch norm at a site nobody trained with."""
+AVERAGED, REESTIMATED = "averaged", "re-estimate"
+"""What stands for batch norm at a site nobody trained with: the sites' mean, or their mean weights and the inputs' own
+statistics."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +86,14 @@ def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:
         return folder.shared
     if site in folder.sites:
         return {**folder.shared, **folder.sites[site]}
-    if site not in UNSEEN or not folder.only_batch_norm_is_private:
+    if site not in (AVERAGED, REESTIMATED) or not folder.only_batch_norm_is_private:
         rule = f"every site keeps a part of the model: must be one of {', '.join(folder.sites)}"
         if folder.only_batch_norm_is_private:
-            ways = ", ".join(f"{way} ({what})" for way, what in UNSEEN.items())
-            rule += f", or for a site nobody trained with one of {ways}"
+            rule += f", or for a site nobody trained with {AVERAGED} or {REESTIMATED}"
         raise SettingError("--site", site, rule)
     states = dict(enumerate(folder.sites.values()))
     mean = {**folder.shared, **averaged(states, dict(enumerate(folder.samples.values())))}
-    if site == "averaged":
+    if site == AVERAGED:
         return mean
     if len(inputs.samples) < 2:
         rule = "needs two inputs or more: one has no variance"

@@ -50,7 +50,7 @@ def test_a_failed_run_costs_the_others_nothing_and_finished_ones_are_skipped(
         assert done[cell.run.run_id]["hash"] == alone.summary["hash"]
     again, failed_again, output = conducted(cells)
     assert again == done and list(failed_again) == list(failed)
-    assert "4 of 6 runs finished earlier" in output
+    assert "4 of 6 runs finished earlier" in output and "2 of 6 runs diverged earlier" in output
     assert not any(f"{cell.row}, {cell.column}" in output for cell in good), "conducted again"
 
 

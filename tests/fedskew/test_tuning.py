@@ -112,8 +112,8 @@ def test_the_highest_number_of_the_finished_trials_is_chosen(
         ({"tune": {**TUNE, "key": "seed"}}, "one: tune: key"),
         ({"tune": {**TUNE, "values": [0.1, 0.1]}}, "one: tune: values"),
         ({"tune": {**TUNE, "seed": 1}}, "one: tune: seed"),
-        ({"methods": [{"fedavg": {"learning-rate": 0.1}}]}, "one: methods: fedavg: learning-rate"),
-        ({"columns": {"a": {"learning-rate": 0.1}}}, "one: columns: a: learning-rate"),
+        ({"methods": [{"fedavg": {"learning-rate": 0.1}}]}, "one: tune: key"),
+        ({"columns": {"a": {"learning-rate": 0.1}}}, "one: tune: key"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(entry: Mapping[str, Any], place: str) -> None:

@@ -129,7 +129,7 @@ def test_check_looks_at_everything_and_says_what_is_to_be_done(
     hospital.site.state.chmod(0o755)
     finds("state", "chmod 700")
     (hospital.folder / "node.key").chmod(0o644)
-    finds("key", "chmod 600")
+    finds("key", "chmod go=")
     write(hospital.folder / "site.toml", {**alone, "policy": {"methods": ["fedprox"]}})
     finds("policy", "must be some of")
     write_mask_key(hospital.folder / "mask.key", "mallory")

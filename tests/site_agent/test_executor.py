@@ -18,6 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import records_of
 from client_app.handlers import ClientFailure
+from client_app.local_site import NotAllowed
 from client_app.messages import FOLDED, pack, unfolded, unpack
 from site_agent import executor as module
 from site_agent.app_files import app_hash, packed_files
@@ -183,6 +184,19 @@ def test_of_an_error_only_its_class_leaves_but_for_the_reason_that_the_app_gives
     assert failed["event"] == "failed" and answered["left"][0]["why"] == "data 1"
 
 
+def test_of_a_refusal_the_key_leaves_and_the_reason_stays_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(message: Message, context: Context) -> Message:
+        raise NotAllowed("scores", "5 test samples")
+
+    site = Site(tmp_path, monkeypatch, refuse)
+    reply = site.serve()
+    assert (reply.error.code, reply.error.reason) == (7, "policy: scores")
+    (entry,) = site.entries()
+    assert entry["event"] == "refused" and "5 test samples" in entry["why"] and not entry["left"]
+
+
 def test_what_the_audit_log_cannot_hold_does_not_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,14 +234,12 @@ def test_a_runs_settings_stand_in_the_audit_log_before_anything_is_answered(
     texts = [json.dumps({**stated, "seed": 1}), json.dumps({**stated, "seed": 2}), "x" * 10**6]
     for number in (0, 0, 1, 2):
         site.serve(round=3, assignment=texts[number])
-    for wrong in (7, b"bytes"):  # settings that are no text are left to the app
-        site.serve(round=3, assignment=wrong)
     entries = site.entries()
     events = ["run", "answered", "answered", "run", "answered", "run", "answered"]
-    assert [entry["event"] for entry in entries] == [*events, "answered", "answered"]
+    assert [entry["event"] for entry in entries] == events
     codes = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
     hashes = [codes[0]] * 3 + [codes[1]] * 2 + [codes[2]] * 2
-    assert [entry.get("settings", "") for entry in entries] == [*hashes, "", ""]
+    assert [entry["settings"] for entry in entries] == hashes
     said = [entry["text"] for entry in entries if entry["event"] == "run"]
     assert said == [*texts[:2], "1000000 characters"]
     answered = entries[1]

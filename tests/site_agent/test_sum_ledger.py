@@ -12,6 +12,7 @@ import pytest
 from client_app.local_site import NotAgreed
 from client_app.masked_sum import NONCE_BYTES, SumList, unmasked_sum
 from data import DataError
+from site_agent.audit import Audit
 from site_agent.config import read_sites
 from site_agent.sum_ledger import SumLedger
 from tests.site_files import site_folders, with_mask_keys, write_mask_key
@@ -110,7 +111,7 @@ def test_a_site_killed_between_writing_and_answering_gives_the_same_bytes(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(SumLedger, "log", kill)  # the ledger is written, and nothing has left
+        patched.setattr(Audit, "write", kill)  # the ledger is written, and nothing has left
         with pytest.raises(KeyboardInterrupt):
             answer(sites["north"], everybody)
     assert is_refused(sites["north"], part(everybody, *SIX[:5]))

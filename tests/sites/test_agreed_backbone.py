@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import site_agent.agreed_files
+import site_agent.data_view
 from client_app.local_site import PERMISSIONS, NotAgreed
 from client_app.models.backbone import sha256_of
 from client_app.runtime import ClientRuntime
@@ -122,7 +122,7 @@ def test_a_site_s_file_replaced_after_the_comparison_is_not_loaded(
     name_weights(folder, "north", file)
     spec = settings_of(folder, tmp_path, files[0]).run_spec()
     site = configured(read_sites(folder)[0])
-    compared = site_agent.agreed_files.own_weights
+    compared = site_agent.data_view.own_weights
 
     def replace_then(site: Any) -> str:
         """What somebody with the site's disk does between the comparison and the loading."""
@@ -131,7 +131,7 @@ def test_a_site_s_file_replaced_after_the_comparison_is_not_loaded(
         return sha256
 
     with monkeypatch.context() as patch:
-        patch.setattr(site_agent.agreed_files, "own_weights", replace_then)
+        patch.setattr(site_agent.data_view, "own_weights", replace_then)
         with pytest.raises(SettingError):
             ClientRuntime(spec, site)
     file.write_bytes(files[0].read_bytes())
