@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "deploy"))
 from local_federation import SITE, LocalFederation, fedskew, write_between
 
 from fedskew.engines.processes import free_port, marked
-from fedskew.federation.folder import FederationFolder, add_site, begin
-from fedskew.federation.services import SERVER_APP, SERVICE
+from fedskew.federation.agree import add_site
+from fedskew.federation.folder import FederationFolder, begin
+from fedskew.federation.service import SERVER_APP, SERVICE
 from site_agent.keys import make_key
 
 MARKS = "<!-- benchmarks/scaling.py -->", "<!-- end of benchmarks/scaling.py -->"
@@ -48,11 +49,16 @@ class LightFederation(LocalFederation):
         """Make certificates, keys and the agreement."""
         gateway = f"127.0.0.1:{free_port()}"
         classes = [str(number) for number in range(10)]
-        folder = begin(
-            self.folder, "many", classes, "1x8x8", [0.5], [0.5], None, gateway, "127.0.0.1"
-        )
+        agreed = {
+            "name": "many",
+            "classes": classes,
+            "input-shape": "1x8x8",
+            "mean": [0.5],
+            "std": [0.5],
+        }
+        folder = begin(self.folder, agreed, gateway, "127.0.0.1")
         for name, place in self.places.items():
-            add_site(folder, name, make_key(place / "node.key"))
+            add_site(folder, {"name": name, "key": make_key(place / "node.key")})
         for name, place in self.places.items():
             for file in ("federation.toml", "ca.crt"):
                 (place / file).write_bytes((self.folder / file).read_bytes())

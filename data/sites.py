@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from data.agreement import Agreement, read_agreement
-from data.errors import DataError
+from data.errors import DataError, SettingError
 from data.readers.catalog import KNOWN, SITES_PREFIX
 from data.settings import OF_OWN, DataSettings
 from data.text import name_list
@@ -16,17 +16,9 @@ RESOLVED = re.compile(r"(?P<path>.+)#(?P<sha256>[0-9a-f]{64})")
 OF_ABIDE = ("window_width", "window_stride", "test_fold")
 OF_ALL = ("dataset", "augmentation", *OF_ABIDE, "clients", "partition")
 """What a run states for all sites beside what the agreement says."""
-OF_A_SITE = (
-    "data_root",
-    "download",
-    "cache",
-    "max_image_pixels",
-    "max_unpacked_mib",
-    "recipe",
-    "cinic_train",
-    *OF_OWN,
+NOT_OF_SITES = (
+    "does not go with dataset = sites:FILE: a site reads its own data, and the server has no sample"
 )
-OF_THE_SERVER = ("holdout_per_class", "validation_fraction")
 
 
 def agreement_of(dataset: str) -> Agreement:
@@ -61,41 +53,30 @@ def resolved(settings: DataSettings) -> DataSettings:
         DataError: the file cannot be read.
     """
     file = settings.dataset.removeprefix(SITES_PREFIX)
-    rule = "'sites:' must go on with the path of federation.toml"
-    settings.require(bool(file.strip()), "dataset", rule)
+    if not file.strip():
+        rule = "'sites:' must go on with the path of federation.toml"
+        raise SettingError("dataset", settings.dataset, rule)
     agreement = agreement_of(settings.dataset)
     agreed = as_settings(agreement)
-    for field, value in agreed.items():
-        stated = getattr(settings, field)
-        rule = f"must be that of federation.toml, {value}"
-        if not value:
-            rule = "must be left out: federation.toml states none, and sums over all sites decide"
-        settings.require(stated in ("", value), field, rule)
     clients = len(agreement.sites)
-    rule = f"must be 0 or {clients}, the sites of {file}"
-    settings.require(settings.clients in (0, clients), "clients", rule)
-    rule = "must be auto: every site holds what it holds"
-    settings.require(settings.partition in ("auto", "domains"), "partition", rule)
-    allowed = {*OF_ALL, *agreed}
+    usual = DataSettings()
+    allowed: dict[str, tuple[Any, ...]] = {name: ("", value) for name, value in agreed.items()}
+    allowed |= {"clients": (0, clients), "partition": ("auto", "domains")}
+    if len(agreement.shape) != 3:
+        allowed["augmentation"] = ("none",)
     for name in (entry.name for entry in fields(settings)):
-        settings.require(name in allowed or settings.is_default(name), name, why_not(name))
-    fits = settings.augmentation == "none" or len(agreement.shape) == 3
-    rule = f"is for images, and the inputs are vectors of {agreement.shape[0]}"
-    settings.require(fits, "augmentation", rule)
+        stated = getattr(settings, name)
+        if name not in (*allowed, *OF_ALL) and stated != getattr(usual, name):
+            raise SettingError(settings.key(name), stated, NOT_OF_SITES)
+        if stated not in allowed.get(name, (stated,)):
+            values = " or ".join(str(value) or "left out" for value in dict.fromkeys(allowed[name]))
+            rule = f"must be {values}, by federation.toml"
+            raise SettingError(settings.key(name), stated, rule)
     if not RESOLVED.fullmatch(file):
         file = f"{Path(file).expanduser().resolve()}#{agreement.sha256}"
     return replace(
         settings, dataset=f"{SITES_PREFIX}{file}", clients=clients, partition="domains", **agreed
     )
-
-
-def why_not(field: str) -> str:
-    """Return why a setting does not go with sites:."""
-    if field in OF_A_SITE:
-        return "does not go with dataset = sites:FILE: how a site reads its data is its own affair"
-    if field in OF_THE_SERVER:
-        return "does not go with dataset = sites:FILE: the server has no sample"
-    return "does not go with dataset = sites:FILE: every site holds what it holds, and nothing is partitioned"
 
 
 def as_settings(agreement: Agreement) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from typing import Any
 
 from fedskew.cli.application import application
 from fedskew.engines.processes import free_port
+from fedskew.federation.control import Control, Unreachable
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.superlink import Control, Unreachable
 from server_app.run_folder import verified
 from site_agent.cli import application as site_application
 
@@ -290,12 +290,13 @@ class LocalFederation:
             process.wait(timeout=PARTING)
 
     def status(self) -> Mapping[str, str]:
-        """Return each site's status, as the SuperLink has it; nothing while that does not answer."""
+        """Return each site's status, online or since when it is away; nothing while the SuperLink does not answer."""
         folder = FederationFolder(self.folder)
         try:
-            return Control(folder).sites(folder.agreement)
+            away = Control(folder).away(folder.agreement)
         except Unreachable:
             return {}
+        return {name: away.get(name, "online") for name in folder.agreement.names}
 
     def wait_for_sites(self, *names: str, seconds: float = ONLINE) -> None:
         """Return once sites are online, all of them by default. Raises SystemExit when they are not in time."""

@@ -169,8 +169,9 @@ def table(entries: Sequence[PlannedRun], at_once: int) -> Table:
         shown.add_row(entry.label, str(entry.rounds), str(entry.left), *words(entry.cost))
         total += entry.cost or NOTHING
     together = replace(total, seconds=total.seconds / at_once)
+    label = f"{plural(len(entries), 'run')}, {at_once} at a time"
     shown.add_section()
-    shown.add_row(f"{plural(len(entries), 'run')}, {at_once} at a time", "", "", *words(together))
+    shown.add_row(label, "", "", *words(together))
     return shown
 
 

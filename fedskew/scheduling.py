@@ -37,9 +37,9 @@ class Resources:
         known = not self.engine or self.engine in ENGINES
         require(known, "--engine", self.engine, f"must be one of {engines}")
         is_ray = self.engine == "ray"
-        rule = "is for --engine ray"
-        require(is_ray or not self.client_gpus, "--client-gpus", self.client_gpus, rule)
-        require(is_ray or not self.ray_address, "--ray-address", self.ray_address, rule)
+        of_ray = {"--client-gpus": self.client_gpus, "--ray-address": self.ray_address}
+        for option, value in of_ray.items():
+            require(is_ray or not value, option, value, "is for --engine ray")
         rule = "must be 1 with --engine ray, which takes the machine for one run"
         require(not is_ray or self.jobs <= 1, "--jobs", self.jobs, rule)
 

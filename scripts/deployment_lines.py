@@ -16,10 +16,7 @@ FOLDERS = ("site_agent", "fedskew/federation", "deploy")
 FILES = (
     "data/agreement.py",
     "fedskew/cli/federation.py",
-    "fedskew/cli/federation_members.py",
-    "fedskew/cli/federation_options.py",
     "fedskew/cli/federation_runs.py",
-    "fedskew/cli/federation_services.py",
     "data/export.py",
     "data/sites.py",
     "strategies/core/masked_sums.py",

@@ -21,6 +21,14 @@ from data.agreement import mask_key_text
 NAMES = ("north", "east", "south")
 CLASSES = ["healthy", "ill", "other"]
 APP = "0" * 64
+AGREED = {
+    "name": "two",
+    "classes": ["a", "b"],
+    "input-shape": "1x8x8",
+    "mean": [0.5],
+    "std": [0.5],
+}
+"""What `fedskew.federation.folder.begin` writes of the data."""
 
 
 @cache

@@ -106,7 +106,7 @@ def test_what_only_stands_between_or_looks_loads_no_torch() -> None:
     """A service of 690 MB, and 4 seconds for a node's key, were the price."""
     script = """
 import sys
-import fedskew.federation.door, fedskew.federation.services, fedskew.cli.federation, site_agent.cli
+import fedskew.federation.door, fedskew.federation.service, fedskew.cli.federation, site_agent.cli
 import fedskew.cli.diagnose  # a table needs none
 assert "torch" not in sys.modules
 """

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from data.errors import DataError, Remedy, SetOption
+from data.readers.array_types import Array, Integers, Shape
 from data.readers.image_files import ImageFiles, decoded
 from data.readers.intensity import DARK, nearly_black, on_scale, unknown_range, white_of_bits
 from data.readers.rows import is_missing, names_of_classes
@@ -20,7 +20,6 @@ from data.readers.splits import Split
 from data.settings import DataSettings
 from data.text import name_list
 
-Array = NDArray[np.generic]
 Notes = list[Remedy]
 FARTHEST = 20.0
 """Standard deviations from the mean beyond which floating-point pixels are asked about: training diverges there, and
@@ -238,7 +237,7 @@ def with_subjects(splits: Mapping[str, Split]) -> dict[str, Split]:
 # ---- one input shape -------------------------------------------------------------------------------------------------
 
 
-def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[Array, NDArray[np.int64]]:
+def checked(split: Split, shape: Shape, classes: int) -> tuple[Array, Integers]:
     """Return inputs (N, *shape), uint8 or float32, and labels (N,), int64.
 
     Raises:
@@ -278,7 +277,7 @@ def checked(split: Split, shape: tuple[int, ...], classes: int) -> tuple[Array, 
         raise DataError(f"{split.named('images')}: {error}", where=split.where) from None
 
 
-def bring_to(images: Array, shape: tuple[int, ...]) -> Array:
+def bring_to(images: Array, shape: Shape) -> Array:
     """Return images (N, H, W) or (N, H, W, C) as (N, *shape), channels first, or vectors (N, F) as they are.
 
     The dtype is kept. Grey becomes RGB by repetition, RGB becomes grey by luma (ITU-R 601, as PIL does it), sizes

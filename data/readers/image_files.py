@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from data.errors import DataError, SetOption
+from data.readers.array_types import Array, Bytes, Floats, Integers, Shape
 from data.readers.file_type import is_medical
 from data.readers.intensity import (
     DARK,
@@ -46,9 +46,9 @@ class ImageFiles:
     """
 
     root: Path
-    names: NDArray[np.uint8]
+    names: Bytes
     """(N, L): paths below root in UTF-8, padded with zeros."""
-    size: tuple[int, ...]
+    size: Shape
     """Channels, height, width."""
     central: bool = False
     settings: DataSettings = field(default_factory=DataSettings)
@@ -63,7 +63,7 @@ class ImageFiles:
         cls,
         root: Path,
         files: Sequence[str],
-        size: tuple[int, ...],
+        size: Shape,
         settings: DataSettings,
         central: bool = False,
     ) -> "ImageFiles":
@@ -74,7 +74,7 @@ class ImageFiles:
         return len(self.names)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """As the array would have it."""
         return (len(self), *self.size[1:], self.size[0])
 
@@ -91,7 +91,7 @@ class ImageFiles:
         """The files of all images."""
         return [self.path(index) for index in range(len(self))]
 
-    def only(self, indices: NDArray[np.int64]) -> "ImageFiles":
+    def only(self, indices: Integers) -> "ImageFiles":
         """Return some of the images, still undecoded."""
         return replace(self, names=np.ascontiguousarray(self.names[indices]))
 
@@ -120,16 +120,14 @@ class ImageFiles:
         image = as_image(self.path(index), stored, self.settings)
         return brought(image, channels, (width, height) if height else None, self.central)
 
-    def decoded(
-        self, indices: NDArray[np.int64] | None = None
-    ) -> NDArray[np.uint8] | NDArray[np.float32]:
+    def decoded(self, indices: Integers | None = None) -> Bytes | Floats:
         """Return (n, H, W, C): bytes, or float32 on the scale 0..1 where a file has more than 8 bits.
 
         Raises:
             DataError: a file that is missing or no image.
         """
         chosen = np.arange(len(self)) if indices is None else indices
-        images: NDArray[np.uint8] | NDArray[np.float32]
+        images: Bytes | Floats
         images = np.empty((len(chosen), *self.shape[1:]), np.uint8)
         for row, index in enumerate(chosen.tolist()):
             image = self.image(index)
@@ -151,7 +149,7 @@ class ImageFiles:
         return images.movedim(-1, 1)
 
 
-def letters_of(files: Sequence[str]) -> NDArray[np.uint8]:
+def letters_of(files: Sequence[str]) -> Bytes:
     """Return (N, L): paths in UTF-8, padded with zeros."""
     encoded = [os.fsencode(file) for file in files]
     longest = max(map(len, encoded), default=1)
@@ -159,14 +157,14 @@ def letters_of(files: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer(padded, np.uint8).reshape(len(files), longest)
 
 
-def as_float(images: NDArray[np.generic]) -> NDArray[np.float32]:
+def as_float(images: Array) -> Floats:
     """Return bytes on the scale 0..1."""
     return np.asarray(images, np.float32) / np.float32(255)
 
 
 def decoded(
     images: ImageFiles, groups: Sequence[Hashable], where: str, training: bool
-) -> NDArray[np.uint8] | NDArray[np.float32]:
+) -> Bytes | Floats:
     """Return all images of a split, as ImageFiles.decoded gives them; `groups` says what they are spread over.
 
     Raises:

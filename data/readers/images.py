@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, ImageOps
 
 from data.errors import DataError
 from data.extras import needed
+from data.readers.array_types import Bytes, Floats
 from data.readers.file_type import is_dicom_file, is_nifti, truly
 from data.readers.intensity import Stored, chosen_frame, shown
 from data.readers.medical import dicom_data, nifti_plane, read_dicom, read_nifti
@@ -34,7 +34,7 @@ TURNED, SIDEWAYS = range(2, 9), range(5, 9)
 J2K_SIZE = b"\xff\x4f\xff\x51"
 """The start of JPEG 2000 data; 38 bytes on, the bits of the first channel less 1, above them a sign."""
 
-Pixels = NDArray[np.uint8] | NDArray[np.float32]
+Pixels = Bytes | Floats
 
 
 def brought(

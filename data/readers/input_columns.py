@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError, Remedy
+from data.readers.array_types import Array, Floats, Integers
 from data.readers.image_files import ImageFiles
 from data.readers.rows import DROP_ROWS, FILL_CELLS, cure_of
 from data.readers.splits import Raw, Split
@@ -25,7 +26,7 @@ def order_of(
     where: str,
     wanted_by: str,
     reading: DataSettings | None = None,
-) -> NDArray[np.int64]:
+) -> Integers:
     """Return (F,): for each of the `wanted` columns its place in `present`.
 
     Args:
@@ -67,7 +68,7 @@ def column_labels(columns: Sequence[str], features: int) -> tuple[str, ...]:
     return tuple(columns) or tuple(str(number + 1) for number in range(features))
 
 
-def vectors_of(split: Split) -> NDArray[np.generic] | None:
+def vectors_of(split: Split) -> Array | None:
     """Return a split's vectors (N, F); None for images."""
     images = split.images
     if isinstance(images, ImageFiles) or images.ndim != 2 or images.dtype.kind != "f":
@@ -112,12 +113,12 @@ def filled(raw: Raw, settings: DataSettings) -> Raw:
     )
 
 
-def fill(inputs_NF: NDArray[np.generic], medians_F: NDArray[np.float64]) -> NDArray[np.float32]:
+def fill(inputs_NF: Array, medians_F: NDArray[np.float64]) -> Floats:
     """Return the vectors as float32, with the medians in place of NaN."""
     return np.asarray(np.where(np.isnan(inputs_NF), medians_F, inputs_NF), np.float32)
 
 
-def notes_of_gaps(gaps_F: NDArray[np.int64], names: Sequence[str]) -> list[str]:
+def notes_of_gaps(gaps_F: Integers, names: Sequence[str]) -> list[str]:
     """Return a sentence that says how many cells of which columns are filled; none where there is no gap."""
     total = int(gaps_F.sum())
     if not total:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError, SetOption
+from data.readers.array_types import Array, Booleans, Floats
 from data.settings import DataSettings
 
 MOST_LOOKED_AT = 1000
@@ -67,17 +68,17 @@ def rounded(number: float, rounding: str) -> str:
 class Stored:
     """The grey numbers of one image as its file has them, before one is black and another white."""
 
-    numbers: NDArray[np.generic]
+    numbers: Array
     """(H, W), of any real type."""
     what: str
     """What an error calls them."""
     span: tuple[float, float] | None = None
     """Black and white by the file's format; None where that says nothing."""
-    rendered: NDArray[np.float32] | None = None
+    rendered: Floats | None = None
     """The same on the scale 0..1, where the file says how to show them: a DICOM window or VOI LUT."""
     inverted: bool = False
     """Whether the largest number is black."""
-    padding: NDArray[np.bool_] | None = None
+    padding: Booleans | None = None
     """(H, W): pixels that only fill the rectangle; shown black, and no part of the range."""
 
     @property
@@ -89,13 +90,13 @@ class Stored:
         return float(numbers.min()), float(numbers.max())
 
 
-def on_scale(pixels: NDArray[np.generic], low: float, high: float) -> NDArray[np.float32]:
+def on_scale(pixels: Array, low: float, high: float) -> Floats:
     """Return pixels with low as 0 and high as 1, what is beyond cut; float32."""
     scaled = (np.asarray(pixels, np.float32) - np.float32(low)) / np.float32(high - low)
     return np.asarray(np.clip(scaled, 0, 1), np.float32)
 
 
-def shown(file: Path, stored: Stored, settings: DataSettings) -> NDArray[np.float32]:
+def shown(file: Path, stored: Stored, settings: DataSettings) -> Floats:
     """Return an image on the scale 0..1: by pixel-range, else by what the file says, else if it is in 0..1.
 
     Raises:

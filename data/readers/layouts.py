@@ -11,6 +11,7 @@ from data.errors import DataError
 from data.extras import needed
 from data.random_draws import generator
 from data.readers.abide import fetch_pcp, incomplete, read_pcp, read_site, windows_of
+from data.readers.array_types import Shape
 from data.readers.catalog import KNOWN
 from data.readers.folder import below, class_folders, of_classes, visible
 from data.readers.image_files import ImageFiles
@@ -23,7 +24,7 @@ Files = list[tuple[str, int]]
 """Paths, each with its label."""
 
 
-def read_layout(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+def read_layout(name: str, settings: DataSettings, shape: Shape) -> Raw:
     """Return the data set `name` from its official files below data-root, its images to be brought to `shape`.
 
     Raises:
@@ -46,7 +47,7 @@ class Layout:
     name: str
     root: Path
     settings: DataSettings
-    shape: tuple[int, ...]
+    shape: Shape
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from data.errors import DataError, SetOption
 from data.extras import needed
+from data.readers.array_types import Array, Booleans, Bytes, Floats, Shape
 from data.readers.intensity import Stored, chosen_frame
 from data.settings import DataSettings
 from data.text import said
@@ -31,7 +32,7 @@ OWN_RANGE = (
 )
 
 
-def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | NDArray[np.uint8]:
+def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | Bytes:
     """Return grey numbers after the modality transformation, or (H, W, 3) bytes of a color image.
 
     Modality LUT or rescale slope, VOI LUT, else the first window (DICOM PS3.3 C.11), color tables and conversions are
@@ -115,7 +116,7 @@ def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:
         raise DataError(rule, where=file)
 
 
-def color_of(file: Path, data: Any, frame: int) -> NDArray[np.uint8]:
+def color_of(file: Path, data: Any, frame: int) -> Bytes:
     """Return red, green and blue (H, W, 3). Raises DataError for more than 8 bits a channel."""
     pixels = needed("pydicom.pixels", "medical", file)
     color = pixels.pixel_array(data, index=frame)
@@ -161,7 +162,7 @@ def grey_of(file: Path, data: Any, frame: int, settings: DataSettings) -> Stored
     )
 
 
-def padding_of(data: Any, stored: NDArray[np.generic]) -> NDArray[np.bool_] | None:
+def padding_of(data: Any, stored: Array) -> Booleans | None:
     """Return which stored pixels have the padding value, or lie between it and the padding range's limit."""
     name = next(f"{PIXELS[element]}PixelPadding" for element in PIXELS if element in data)
     value = data.get(f"{name}Value")
@@ -192,7 +193,7 @@ def is_inverted(file: Path, data: Any, settings: DataSettings) -> bool:
     return data.PhotometricInterpretation == "MONOCHROME1" or shape == "INVERSE"
 
 
-def rendered(file: Path, data: Any, values: NDArray[np.generic]) -> NDArray[np.float32] | None:
+def rendered(file: Path, data: Any, values: Array) -> Floats | None:
     """Return values on the scale 0..1 through the first VOI LUT, else the first window; None where there is none.
 
     Raises:
@@ -259,7 +260,7 @@ class Plane:
 
     orientation: NDArray[np.float64]
     """(3, 2): nibabel's, of the three axes."""
-    shape: tuple[int, ...]
+    shape: Shape
     """The lengths of the three axes, to the right, front and top of the body."""
     through: int
     """Which of them counts the images: one of length 1, else the last."""

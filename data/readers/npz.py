@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
 from data.errors import DataError, Remedy, SetOption
 from data.readers.array_conversion import check_form, converted, with_subjects
+from data.readers.array_types import Array, Shape
 from data.readers.file_type import truly
 from data.readers.input_columns import (
     ORDER_COUNTS,
@@ -28,7 +28,7 @@ from data.readers.splits import Guess, Raw, Split
 from data.settings import DataSettings
 from data.text import name_list, said
 
-Arrays = Mapping[str, NDArray[np.generic]]
+Arrays = Mapping[str, Array]
 MIB = 2**20
 
 
@@ -38,7 +38,7 @@ def read_arrays(
     optional: tuple[tuple[str, ...], ...],
     settings: DataSettings,
     check: Callable[[Arrays], object] = lambda heads: None,
-) -> dict[str, NDArray[np.generic]]:
+) -> dict[str, Array]:
     """Arrays of an npz file: all that are wanted, and of the optional ones all that stand together if any is there.
 
     Before they are unpacked, `check` is given arrays of their shapes and types that take no memory.
@@ -89,9 +89,9 @@ def members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     return {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
 
 
-def shapes_of(path: Path, keys: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def shapes_of(path: Path, keys: tuple[str, ...]) -> dict[str, Shape]:
     """Return the shapes of an npz file's arrays, of those of `keys` whose heads can be read. No array is unpacked."""
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, Shape] = {}
     try:
         with zipfile.ZipFile(path) as archive:
             members = members_of(archive)
@@ -113,7 +113,7 @@ def refuse_large(path: Path, sizes: Mapping[str, int], settings: DataSettings) -
         raise DataError(f"{found}: {rule}", where=path)
 
 
-def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic]:
+def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
     """A read-only array of the member's shape and type, with one value in memory that stands for all."""
     with archive.open(info) as member:
         readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -261,7 +261,7 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
     return Guess(proposed, tuple(notes))
 
 
-def _guessed_shape(split: Split, settings: DataSettings) -> tuple[int, ...]:
+def _guessed_shape(split: Split, settings: DataSettings) -> Shape:
     """Return the input shape that a split's images suggest. Raises DataError where it may be a volume."""
     shape = split.images.shape[1:]
     if len(shape) == 2:

@@ -65,6 +65,10 @@ class Table:
         """Whether a comma can be a decimal mark: where it does not separate the columns."""
         return self.separator != ","
 
+    def place(self, row: int, name: str) -> str:
+        """Return what a sentence calls a cell, and what it holds."""
+        return f"row {self.lines[row]}, column {name}: {self.columns[name][row][:80]!r}"
+
     @property
     def notes(self) -> list[str]:
         """How the text is written, a sentence each."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.errors import DataError, Remedy, SetOption
 from data.extras import needed
 from data.random_draws import generator
+from data.readers.array_types import Array, Booleans, Integers, Shape, Texts
 from data.readers.image_files import ImageFiles
 from data.readers.rows import all_together
 from data.settings import DataSettings
@@ -27,22 +27,20 @@ SPLITS = {
 }  # fmt: skip
 """What the splits are called, as folders or in a column."""
 
-Integers = NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class Split:
     """Train, test or validation data before they are brought to the input shape."""
 
-    images: NDArray[np.generic] | ImageFiles
+    images: Array | ImageFiles
     """(N, H, W) or (N, H, W, C), uint8 or float32, or float32 vectors (N, F)."""
-    labels: NDArray[np.generic]
+    labels: Array
     """(N,), whole numbers from 0."""
     where: str
     """File or folder that an error names."""
     key: str
     """train, test or val; empty where there is one split alone."""
-    subjects: NDArray[np.generic] | None = None
+    subjects: Array | None = None
     """(N,): the subject that each sample is of, numbered from 0; None where nobody knows."""
     sites: Integers | None = None
     """(N,): the site that each sample is of, numbered from 0; None where there are none."""
@@ -59,7 +57,7 @@ class Split:
 
     def take(self, indices: Integers, key: str) -> "Split":
         """Return some of the samples, in that order, as the split `key`."""
-        images: NDArray[np.generic] | ImageFiles
+        images: Array | ImageFiles
         if isinstance(self.images, ImageFiles):
             images = self.images.only(indices)
         else:
@@ -118,7 +116,7 @@ class Manifest:
 
     where: str
     """File or folder that an error names."""
-    inputs: NDArray[np.generic] | ImageFiles
+    inputs: Array | ImageFiles
     """Vectors (N, F), NaN where `missing = median` fills a gap; or images of any size."""
     columns: Mapping[str, Sequence[str]]
     """By role (label, split, fold, site, patient, subject) a text a sample; none is empty."""
@@ -172,7 +170,7 @@ class Manifest:
 
 
 def divided(
-    manifest: Manifest, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+    manifest: Manifest, class_names: tuple[str, ...], shape: Shape, settings: DataSettings
 ) -> Raw:
     """Return the samples on their sides, the labels as places in `class_names`, the images to be of `shape`.
 
@@ -226,7 +224,7 @@ def is_plain(manifest: Manifest, settings: DataSettings) -> bool:
     return not settings.split_seed and not settings.test_fold
 
 
-def sides(manifest: Manifest, everything: Split, settings: DataSettings) -> NDArray[np.str_]:
+def sides(manifest: Manifest, everything: Split, settings: DataSettings) -> Texts:
     """Return (N,): train, test or val, by the role split, by the fold that `test-fold` names, or a fifth tests.
 
     Raises:
@@ -259,7 +257,7 @@ def sides(manifest: Manifest, everything: Split, settings: DataSettings) -> NDAr
     return side_N
 
 
-def stated_sides(manifest: Manifest, settings: DataSettings) -> NDArray[np.str_] | None:
+def stated_sides(manifest: Manifest, settings: DataSettings) -> Texts | None:
     """Return (N,): train, test or val by the roles split and fold; None where neither is there. Raises DataError."""
     split, fold = manifest.of("split"), manifest.of("fold")
     if split and fold:
@@ -291,22 +289,20 @@ def stated_sides(manifest: Manifest, settings: DataSettings) -> NDArray[np.str_]
     return np.where(is_test_N, "test", "train")
 
 
-def drawn(manifest: Manifest, everything: Split, settings: DataSettings) -> NDArray[np.bool_]:
+def drawn(manifest: Manifest, everything: Split, settings: DataSettings) -> Booleans:
     """Return (N,): whether each sample tests, where nothing says so. Raises DataError."""
+    subjects_N = None if everything.subjects is None else everything.subjects.astype(np.int64)
     if not is_plain(manifest, settings):
         labels_N = everything.labels.astype(np.int64)
-        subjects_N = everything.subjects
-        patients_N = None if subjects_N is None else subjects_N.astype(np.int64)
-        return fifth(labels_N, settings, manifest.where, everything.sites, patients_N)
+        return fifth(labels_N, settings, manifest.where, everything.sites, subjects_N)
     # By the labels' names, so that the split does not depend on the order of `classes`.
     labels_N = numbered(manifest.of("label"))
-    subjects_N = everything.subjects
     if subjects_N is None:
         _, tested = stratified(labels_N, manifest.where)
         return np.isin(np.arange(len(labels_N)), tested)
     _, first_row_S = np.unique(subjects_N, return_index=True)
     label_S = labels_N[first_row_S]
-    torn = np.flatnonzero(labels_N != label_S[subjects_N.astype(np.int64)])
+    torn = np.flatnonzero(labels_N != label_S[subjects_N])
     if torn.size:
         rule = "has rows of several classes, and a subject is tested as one"
         raise manifest.error("subject", manifest.of("subject")[torn[0]], rule)
@@ -354,7 +350,7 @@ def fifth(
     where: str,
     sites_N: Integers | None = None,
     patients_N: Integers | None = None,
-) -> NDArray[np.bool_]:
+) -> Booleans:
     """Return (N,): True for a fifth of each site's patients (samples, without), which `test-fold` says.
 
     Patients are split class by class, each by the class of most of its samples and the site of its first; the only

@@ -7,11 +7,11 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.errors import DataError, Remedy, SetOption
 from data.file_stamps import FileStamp, stamp_of
-from data.readers.dicom_headers import Origins, headers_of, origins_of, unknown_patients
+from data.readers.array_types import Floats
+from data.readers.dicom_headers import headers_of, origins_of, unknown_patients
 from data.readers.image_files import ANY_SIZE, ImageFiles
 from data.readers.input_columns import notes_of_gaps, remedy_for_gap
 from data.readers.rows import (
@@ -82,78 +82,72 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     reading = DataSettings(**{name: getattr(settings, name) for name in OF_READING})
     roles, others = roles_in(path, settings)
     if "path" in roles:
-        return _scan_images(path, stamp_of(path), reading)
+        return _images(path, stamp_of(path), reading)
     if not others:
         rule = f"there is no column of numbers beside {', '.join(roles.values())}"
         raise DataError(rule, where=path)
-    table, columns, kept, dropped = _rows_of(path, reading)
-    numbers_NF, rows, gaps = read_numbers(table, others, kept, reading, roles)
-    return _manifest(table, columns, numbers_NF, rows, dropped + gaps, reading)
+    table = read_table(path, reading)
+    rows, dropped = _complete_rows(table, roles, reading)
+    numbers_NF, rows, gaps = read_numbers(table, others, rows, reading, roles)
+    manifest = _manifest(table, roles, numbers_NF, rows, reading)
+    notes = (*left_out(dropped + gaps), *manifest.notes)
+    return replace(manifest, input_columns=others, notes=notes)
 
 
-def _rows_of(
-    path: Path, settings: DataSettings
-) -> tuple[Table, dict[str, Sequence[str]], list[int], list[str]]:
-    """Return a table, its cells by role, the places of complete rows, and what is missing in the others."""
-    table = read_table(path, settings)
-    roles = roles_of(str(path), table.header, settings)
-    names = {role: f"column {name}" for role, name in roles.items()}
+def _complete_rows(
+    table: Table, roles: Mapping[str, str], settings: DataSettings
+) -> tuple[list[int], list[str]]:
+    """Return the places of the rows without a missing value, and what is missing in each other. Raises DataError."""
     cells = {role: table.columns[name] for role, name in roles.items()}
-    kept, dropped = complete_rows(
-        str(path), cells, names, lambda place: f"row {table.lines[place]}", settings
+    names = {role: f"column {name}" for role, name in roles.items()}
+    lines = table.lines
+    return complete_rows(
+        str(table.path), cells, names, lambda place: f"row {lines[place]}", settings
     )
-    return table, cells, kept, dropped
 
 
 def _manifest(
     table: Table,
-    cells: Mapping[str, Sequence[str]],
-    inputs: NDArray[np.float32] | ImageFiles,
+    roles: Mapping[str, str],
+    inputs: Floats | ImageFiles,
     rows: Sequence[int],
-    dropped: Sequence[str],
     settings: DataSettings,
 ) -> Manifest:
     """Return the manifest of some rows of a table. Raises DataError for labels that are no classes."""
-    where = str(table.path)
-    roles = roles_of(where, table.header, settings)
-    columns = {role: [column[row] for row in rows] for role, column in cells.items()}
+    columns: dict[str, Sequence[str]] = {}
+    for role, name in roles.items():
+        if role != "path":
+            columns[role] = [table.columns[name][row] for row in rows]
     names = {role: f"column {roles[role]}" for role in columns}
-    check_labels(where, names[LABEL], columns[LABEL], names_of_classes(settings))
-    others = others_of(table.header, roles, settings)
-    return Manifest(
-        where=where,
-        inputs=inputs,
-        columns=columns,
-        names=names,
-        classes=classes_of(columns[LABEL]),
-        notes=(*left_out(dropped), *table.notes),
-        input_columns=() if isinstance(inputs, ImageFiles) else others,
-    )
+    check_labels(str(table.path), names[LABEL], columns[LABEL], names_of_classes(settings))
+    classes = classes_of(columns[LABEL])
+    return Manifest(str(table.path), inputs, columns, names, classes, tuple(table.notes))
 
 
 @lru_cache(maxsize=MOST_KEPT)
-def _scan_images(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
+def _images(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
     """Return the images of a table, with the patients that headers name where no column does.
 
     The stamp only serves as a key of the cache.
     """
-    table, cells, kept, dropped = _rows_of(path, settings)
-    files = checked_paths(table, cells.pop("path"), kept, settings)
+    roles, unused = roles_in(path, settings)
+    table = read_table(path, settings)
+    rows, dropped = _complete_rows(table, roles, settings)
+    files = checked_paths(table, table.columns[roles["path"]], rows, settings)
     images = ImageFiles.of(path.parent, files, ANY_SIZE, settings)
-    manifest = _manifest(table, cells, images, kept, dropped, settings)
-    notes: list[Remedy] = [*manifest.notes]
-    _, unused = roles_in(path, settings)
-    likely = likely_roles(unused, manifest.columns)
+    manifest = _manifest(table, roles, images, rows, settings)
+    notes: list[Remedy] = [*left_out(dropped), *manifest.notes]
+    likely = likely_roles(unused, roles)
     if unused:
         note = f"columns that are not used: {', '.join(unused)}"
         meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
         cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
         notes.append((note, *cure))
-    known = Origins()
-    if not manifest.patients:
-        known = origins_of(images.paths, headers_of(images.paths), settings, roles=("patient",))
-        if not {"patient"} & {*known.columns, *settings.column_names, *likely}:
-            notes.append(unknown_patients(path, "a column patient"))
+    if manifest.patients:
+        return replace(manifest, notes=tuple(notes))
+    known = origins_of(images.paths, headers_of(images.paths), settings, roles=("patient",))
+    if not {"patient"} & {*known.columns, *settings.column_names, *likely}:
+        notes.append(unknown_patients(path, "a column patient"))
     return replace(
         manifest,
         columns={**manifest.columns, **known.columns},
@@ -203,7 +197,7 @@ def read_numbers(
     rows: Sequence[int],
     settings: DataSettings,
     roles: dict[str, str] | None = None,
-) -> tuple[NDArray[np.float32], list[int], list[str]]:
+) -> tuple[Floats, list[int], list[str]]:
     """Return the numbers of some columns and rows, the rows that are left, and what is missing in each other one.
 
     The decimal mark is a point, or a comma where no comma separates the columns.
@@ -219,38 +213,45 @@ def read_numbers(
         DataError: text, a number that does not fit float32, two decimal marks, or a missing value that is refused.
     """
     numbers_NF = np.empty((len(rows), len(inputs)), np.float32)
-    marks: dict[str, str] = {}
     for place, name in enumerate(inputs):
-        for row, of_table in enumerate(rows):
-            cell = table.columns[name][of_table]
-            where = f"row {table.lines[of_table]}, column {name}: {cell[:80]!r}"
-            number = number_in(cell, table.comma_is_decimal)
-            if number is None:
-                remedy = remedy_for(table, name, cell, settings, roles)
-                raise DataError(
-                    f"{where}: must be a finite number", where=table.path, remedy=remedy
-                )
-            numbers_NF[row, place] = number
-            if table.comma_is_decimal and not math.isnan(number):
-                for mark in {*cell} & {",", "."}:
-                    marks.setdefault(mark, where)
-            if len(marks) > 1:
-                first, second = marks.values()
-                rule = "the decimal mark must be a point in every row, or a comma in every row"
-                raise DataError(f"{second}: {rule}; {first}", where=table.path)
+        cells = [table.columns[name][row] for row in rows]
+        numbers = [number_in(cell, table.comma_is_decimal) for cell in cells]
+        if None in numbers:
+            row = rows[numbers.index(None)]
+            remedy = remedy_for(table, name, table.columns[name][row], settings, roles)
+            rule = f"{table.place(row, name)}: must be a finite number"
+            raise DataError(rule, where=table.path, remedy=remedy)
+        numbers_NF[:, place] = np.array(numbers, np.float64)
+    if table.comma_is_decimal:
+        _refuse_two_marks(table, inputs, rows)
     if settings.missing == "median":
         return numbers_NF, [*rows], []
     gaps_NF = np.isnan(numbers_NF)
+    has_gap_N = gaps_NF.any(axis=1)
     found = []
-    for row in np.flatnonzero(gaps_NF.any(axis=1)).tolist():
-        name = inputs[int(gaps_NF[row].argmax())]
-        cell = table.columns[name][rows[row]]
-        found.append(gap_of(f"row {table.lines[rows[row]]}", f"column {name}", cell))
+    for number in np.flatnonzero(has_gap_N).tolist():
+        name = inputs[int(gaps_NF[number].argmax())]
+        cell = table.columns[name][rows[number]]
+        found.append(gap_of(f"row {table.lines[rows[number]]}", f"column {name}", cell))
         if settings.missing == "refuse":
             remedy = remedy_for_gap(settings, name if len(inputs) > 1 else "")
             raise DataError(found[0], where=table.path, remedy=remedy)
-    is_whole_N = ~gaps_NF.any(axis=1)
-    return numbers_NF[is_whole_N], np.array(rows, np.int64)[is_whole_N].tolist(), found
+    return numbers_NF[~has_gap_N], np.array(rows, np.int64)[~has_gap_N].tolist(), found
+
+
+def _refuse_two_marks(table: Table, inputs: Sequence[str], rows: Sequence[int]) -> None:
+    """Raise DataError where a comma marks decimals in one cell, and a point in another."""
+    marks: dict[str, str] = {}
+    for name in inputs:
+        for row in rows:
+            cell = table.columns[name][row]
+            for mark in {*cell} & {",", "."}:
+                if not is_missing(cell):
+                    marks.setdefault(mark, table.place(row, name))
+    if len(marks) > 1:
+        first, second = marks.values()
+        rule = "the decimal mark must be a point in every row, or a comma in every row"
+        raise DataError(f"{second}: {rule}; {first}", where=table.path)
 
 
 def number_in(cell: str, comma_is_decimal: bool) -> float | None:
@@ -303,22 +304,17 @@ class ColumnSummary:
     @property
     def counts_rows(self) -> bool:
         """Whether every row has another whole number, as a column of ids has."""
-        every_row = not self.missing and len(self.texts) >= FEWEST_IDS
-        return every_row and self.is_whole and len(set(self.texts)) == len(self.texts)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all its cells are whole numbers."""
-        return len(self.numbers) == len(self.texts) and all(map(float.is_integer, self.numbers))
+        every_row = not self.missing and FEWEST_IDS <= len(self.texts) == len(set(self.numbers))
+        return every_row and all(map(float.is_integer, self.numbers))
 
     @property
     def type(self) -> str:
-        """whole numbers, numbers, numbers and text, text, or empty."""
+        """numbers, numbers and text, text, or empty."""
         if not self.texts:
             return "empty"
         if len(self.numbers) < len(self.texts):
             return "numbers and text" if self.numbers else "text"
-        return "whole numbers" if self.is_whole else "numbers"
+        return "numbers"
 
     @property
     def range(self) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from data.errors import DataError, Remedy, SetOption, either
 from data.readers import folder, huggingface, medmnist, npz, tables
+from data.readers.array_types import Shape
 from data.readers.catalog import domain_names, is_own, labels_file, members, own_path
 from data.readers.image_files import ImageFiles, shape_of
 from data.readers.input_columns import filled
@@ -44,9 +45,7 @@ def path_of(name: str, settings: DataSettings) -> Path:
     return kind_and_path(name, settings)[1]
 
 
-def read_own(
-    name: str, classes: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
-) -> Raw:
+def read_own(name: str, classes: tuple[str, ...], shape: Shape, settings: DataSettings) -> Raw:
     """Return the data of KIND:PATH. Raises DataError, one sentence, for what cannot be trained on."""
     kind, path = kind_and_path(name, settings)
     if kind == "npz":

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from faults.stage import LINK, TRAIN, VICTIM, Stage, until
 from faults.trial_result import SLOW, TrialResult, same
-from fedskew.federation.services import SERVER_APP
+from fedskew.federation.service import SERVER_APP
 
 BACK = 75.0
 """Seconds in which a SuperNode has to be back."""

@@ -7,7 +7,7 @@ from faults.malicious_sites import tenfold
 from faults.offline_sites import away
 from faults.stage import Stage
 from faults.trial_result import TrialResult
-from fedskew.federation.services import SERVER_APP, SERVICE
+from fedskew.federation.service import SERVER_APP, SERVICE
 
 ROWS: Mapping[int, tuple[str, Callable[[Stage, str], TrialResult]]] = {
     1: ("SuperNode -9 while training", supernode_training),

@@ -21,7 +21,7 @@ from client_app.messages import kind_of
 from client_app.state import difference, norm
 from fedskew.engines.local import RehearsalGrid
 from fedskew.engines.processes import alive, free_port, marked, running
-from fedskew.federation.services import SERVER_APP
+from fedskew.federation.service import SERVER_APP
 from fedskew.signals import one_interrupt
 from server_app.app import run as run_app
 from server_app.checkpoint import Checkpoint

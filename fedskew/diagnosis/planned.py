@@ -191,8 +191,9 @@ def central_moments(
         """Return (F,): the mean of a function of the numbers."""
         total_F = np.zeros(features)
         for start in starts:
-            chunk = inputs[part[start : start + starts.step]].astype(np.float64)
-            total_F += function(chunk.reshape(-1, features)).sum(0)
+            chosen = part[start : start + starts.step]
+            numbers_NF = inputs[chosen].astype(np.float64).reshape(-1, features)
+            total_F += function(numbers_NF).sum(0)
         return total_F * features / (len(part) * size)
 
     mean_F = mean_of(lambda numbers_NF: numbers_NF)

@@ -246,8 +246,11 @@ def type_in_words(value: Any) -> str:
 
 def shown(value: Any) -> Any:
     """Return a value as an error may show it: of a list or of keys the beginning, as aliases let them grow endless."""
-    if isinstance(value, dict | list | tuple):
-        nested = (dict, list, tuple)
-        items = list(value)[:5]
-        return [type_in_words(one) if isinstance(one, nested) else str(one)[:40] for one in items]
+    nested = (dict, list, tuple)
+    if isinstance(value, nested):
+        beginning = []
+        for one in list(value)[:5]:
+            text = type_in_words(one) if isinstance(one, nested) else str(one)
+            beginning.append(text[:40])
+        return beginning
     return value[:200] if isinstance(value, str) else value

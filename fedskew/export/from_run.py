@@ -69,9 +69,9 @@ class TrainedRun:
         is_recorded = bool(records) and records[-1].round == last
         self.finished = is_recorded and summary is not None
         if not self.finished and not unfinished:
-            state = (
-                "is not finished" if is_recorded else f"lacks records in {folder.rounds_file.name}"
-            )
+            state = "is not finished"
+            if not is_recorded:
+                state = f"lacks records in {folder.rounds_file.name}"
             remedy = "the run's own command mends it, --unfinished exports it as it is"
             found = f"{state} (round {last} of {self.settings['rounds']})"
             raise DataError(f"{found}: {remedy}", where=where)

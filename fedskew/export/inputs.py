@@ -148,14 +148,15 @@ def training_data(path: Path, about: Description, settings: DataSettings) -> Rea
     if len(about.shape) == 1 and path.is_file():
         read = npz(path, about, settings, "test_")  # by the model's medians, not the file's own
     else:
-        dataset = f"{kind_of_path(path)}:{path.absolute()}"
-        own = replace(settings, dataset=dataset)
-        split = read_own(dataset, about.class_names, about.shape, own).test
-        labels = [about.class_names[number] for number in split.labels]
+        classes = about.class_names
+        own = replace(settings, dataset=f"{kind_of_path(path)}:{path.absolute()}")
+        split = read_own(own.dataset, classes, about.shape, own).test
+        labels = [classes[number] for number in split.labels]
+        names = [f"test {index}" for index in range(len(labels))]
         images = split.images
         if not isinstance(images, ImageFiles):
-            images, _ = checked(split, about.shape, len(about.class_names))
-        read = Read(images, [f"test {index}" for index in range(len(labels))], labels)
+            images, _ = checked(split, about.shape, len(classes))
+        read = Read(images, names, labels)
     note = f"{path} says who trains and who tests: its {len(read.names)} test samples are predicted"
     return replace(read, notes=[*read.notes, note])
 

@@ -88,10 +88,12 @@ class Description:
             raise ValueError(f"architecture = {name!r:.100}: there is no such model")
         _ = self.class_names, self.model_settings
         channels = self.shape[0]
-        if not {len(self.means), len(self.stds)} <= {1, channels} or min(self.stds) <= 0:
+        numbers = {len(self.means), len(self.stds)}
+        if not numbers <= {1, channels} or min(self.stds) <= 0:
             scale = f"mean = {self.mean!r:.100}, std = {self.std!r:.100}"
             raise ValueError(f"{scale}: must fit {self.input_shape}")
-        if not {len(self.input_columns), len(self.medians)} <= {0, channels}:
+        columns = {len(self.input_columns), len(self.medians)}
+        if not columns <= {0, channels}:
             raise ValueError(f"input-columns and medians: must be one for each of {channels}")
 
     @staticmethod

@@ -5,15 +5,21 @@ are let in, and runs state its hash. Former texts are kept below superseded/.
 """
 
 import difflib
-import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from data import DataError
-from data.agreement import Agreement, read_agreement, subtraction_warning
-from data.toml_file import read_toml
-from fedskew.federation.folder import FederationFolder, lines_of
+from data.agreement import (
+    Agreement,
+    Member,
+    members_of,
+    read_agreement,
+    subtraction_warning,
+)
+from data.toml_file import parse_toml, read_toml
+from fedskew.federation.folder import FederationFolder, lines_of, write
 from site_agent.app_files import app_files, app_hash
 
 SUPERSEDED = "superseded"
@@ -27,13 +33,25 @@ class Proposal:
     """Federation.toml as it was edited, with the app that is installed here."""
 
     text: bytes
-    agreement: Agreement
-    former: bytes
-    """The text in force; empty where there is none yet."""
     difference: str
-    """A unified diff of the two; empty where nothing changes."""
+    """A unified diff from the text in force; empty where nothing changes."""
     warning: str
     """What the masked sums of both texts tell together, empty where they tell nothing more."""
+
+
+def add_site(folder: FederationFolder, entries: Mapping[str, object]) -> Member:
+    """Write a site into federation.toml, under the next number, with these entries.
+
+    Raises DataError for a name or a key that the agreement could not hold; the file is then as it was.
+    """
+    file = folder.agreement_file
+    before = read_toml(file)[0].decode()
+    text = f"{before.rstrip()}\n\n[[site]]\n{lines_of(entries)}"
+
+    # The text is checked before it is written. It may still hold fewer sites than an agreement needs.
+    sites = members_of(parse_toml(text.encode(), str(file)), file)
+    write(file, text.encode())
+    return sites[-1]
 
 
 def proposed(folder: FederationFolder) -> Proposal:
@@ -41,38 +59,32 @@ def proposed(folder: FederationFolder) -> Proposal:
 
     Raises DataError for a text that cannot be agreed to, another federation's name, or a key that a site had before.
     """
-    edited = read_agreement(folder.agreement_file)
-    app = app_hash(app_files(folder.app))
-    text = with_app(folder.agreement_file.read_text(encoding="utf-8"), app)
-    agreement = edited.model_copy(update={"app": app})
-    former, warning = b"", ""
+    file = folder.agreement_file
+    edited = read_agreement(file)
+    text = with_app(file.read_text(encoding="utf-8"), app_hash(app_files(folder.app)))
+    former = warning = ""
     if folder.agreed_file.exists():
-        former = folder.agreed_file.read_bytes()
+        former = folder.agreed_file.read_text(encoding="utf-8")
         before = folder.agreement
-        if agreement.name != before.name:
+        if edited.name != before.name:
             rule = f"must be that of the federation, {before.name}"
-            where = str(folder.agreement_file)
-            raise DataError(rule, where=where, key="name", value=agreement.name)
-        check_new_keys(folder, before, agreement)
-        warning = subtraction_warning(before, agreement)
-    difference = difflib.unified_diff(
-        former.decode().splitlines(keepends=True), text.splitlines(keepends=True), "agreed", "new"
-    )
-    return Proposal(text.encode(), agreement, former, "".join(difference), warning)
+            raise DataError(rule, where=str(file), key="name", value=edited.name)
+        check_new_keys(folder, before, edited)
+        warning = subtraction_warning(before, edited)
+    texts = former.splitlines(keepends=True), text.splitlines(keepends=True)
+    lines = difflib.unified_diff(texts[0], texts[1], "agreed", "new")
+    return Proposal(text.encode(), "".join(lines), warning)
 
 
 def put_into_force(folder: FederationFolder, proposal: Proposal) -> None:
     """Write federation.toml and its copy in force, after the former text was kept."""
-    if proposal.former:
+    if folder.agreed_file.exists():
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
-        code = hashlib.sha256(proposal.former).hexdigest()[:16]
-        file = folder.path / SUPERSEDED / f"{stamp}-{code}.toml"
+        file = folder.path / SUPERSEDED / f"{stamp}-{folder.agreement.sha256[:16]}.toml"
         file.parent.mkdir(exist_ok=True)
-        file.write_bytes(proposal.former)
-    for file in (folder.agreement_file, folder.agreed_file):
-        draft = file.with_name(f"{file.name}.tmp")
-        draft.write_bytes(proposal.text)
-        draft.replace(file)
+        file.write_bytes(folder.agreed_file.read_bytes())
+    write(folder.agreement_file, proposal.text)
+    write(folder.agreed_file, proposal.text)
     folder.__dict__.pop("agreement", None)  # where cached_property keeps it
 
 
@@ -80,10 +92,7 @@ def with_app(text: str, code: str) -> str:
     """Return the text of a federation.toml with another app's hash."""
     first = ANY_HEADER.search(text)  # what follows a header is not of the file's own table
     end = first.start() if first else len(text)
-    return (
-        APP_LINE.sub(lambda found: lines_of({"app": code}).rstrip("\n"), text[:end], count=1)
-        + text[end:]
-    )
+    return APP_LINE.sub(f'app = "{code}"', text[:end], count=1) + text[end:]
 
 
 def check_new_keys(folder: FederationFolder, before: Agreement, after: Agreement) -> None:
@@ -91,14 +100,9 @@ def check_new_keys(folder: FederationFolder, before: Agreement, after: Agreement
     former = set()
     for file in (folder.path / SUPERSEDED).glob("*.toml"):
         for site in read_toml(file)[1].get("site", []):
-            former.add(without_comment(str(site.get("key", ""))))
-    former -= {without_comment(site.key) for site in before.sites}
+            former.add(" ".join(site["key"].split()[:2]))  # a comment may follow
+    former -= {site.key for site in before.sites}
     for site in after.sites:
-        if without_comment(site.key) in former:
+        if site.key in former:
             reason = "was a site's before and is not valid any more; `fedskew-site key` makes another in a new folder"
             raise DataError(reason, where=str(folder.agreement_file), key="key", value=site.key)
-
-
-def without_comment(key: str) -> str:
-    """Return a public key's kind and its base64 form."""
-    return " ".join(key.split()[:2])

@@ -1,8 +1,7 @@
-"""The coordinator's certificates: an authority of the federation's own, and what the gateway and the SuperLink show."""
+"""The coordinator's certificates: an authority of the federation's own, and what the SuperLink shows."""
 
 import ipaddress
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from data import DataError
+from data.private_files import owner_only
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 """Days that a certificate holds; of a server's, no common client takes more."""
@@ -24,18 +24,15 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read, whole or not at all."""
     draft = path.with_name(path.name + ".tmp")
     draft.unlink(missing_ok=True)
-    # Made with its rights, so that at no moment another user can open it.
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        os.fsync(file.fileno())
+    with owner_only():  # at no moment another user can open it
+        draft.write_bytes(content)
     draft.replace(path)
 
 
 def write_authority(name: str, certificate: Path, key: Path) -> None:
     """Make the federation's certificate authority, whose key stays with the coordinator (ECDSA P-384)."""
     private = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name[:40]} (authority)")])
+    subject = _named(f"{name[:40]} (authority)")
     usage = x509.KeyUsage(
         digital_signature=False,
         content_commitment=False,
@@ -47,18 +44,11 @@ def write_authority(name: str, certificate: Path, key: Path) -> None:
         encipher_only=False,
         decipher_only=False,
     )
-    signed = (
-        _begin(subject, subject, private.public_key(), AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .sign(private, hashes.SHA384())
-    )
-    write_private(key, pem(private))
-    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    extensions = {x509.BasicConstraints(ca=True, path_length=0): True, usage: True}
+    _certify(private, subject, AUTHORITY_DAYS, extensions, (subject, private), certificate, key)
 
 
 def write_server(
-    name: str,
     hosts: Sequence[str],
     authority: tuple[Path, Path],
     certificate: Path,
@@ -75,24 +65,21 @@ def write_server(
     except (OSError, ValueError, TypeError) as error:
         rule = "cannot be read as the authority's key"
         raise DataError(rule, where=str(authority[1])) from error
-    other_key = f"{authority[1]}: is not the key of {authority[0]}"
-    if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise DataError(other_key)
-    if signer.public_key() != issuer.public_key():
-        raise DataError(other_key)
+    if (
+        not isinstance(signer, ec.EllipticCurvePrivateKey)
+        or signer.public_key() != issuer.public_key()
+    ):
+        raise DataError(f"is not the key of {authority[0]}", where=str(authority[1]))
     private = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:40])])
     all_hosts = dict.fromkeys((*hosts, *LOCAL))
-    names = x509.SubjectAlternativeName([_host(host) for host in all_hosts])
-    signed = (
-        _begin(subject, issuer.subject, private.public_key(), SERVER_DAYS)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(names, critical=False)
-        .sign(signer, hashes.SHA384())
-    )
-    write_private(key, pem(private))
-    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    extensions = {
+        x509.BasicConstraints(ca=False, path_length=None): True,
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]): False,
+        x509.SubjectAlternativeName([_host(host) for host in all_hosts]): False,
+    }
+    subject = _named(hosts[0][:40])
+    issued = issuer.subject, signer
+    _certify(private, subject, SERVER_DAYS, extensions, issued, certificate, key)
 
 
 def read_certificate(path: Path) -> x509.Certificate:
@@ -127,22 +114,37 @@ def check_server(certificate: Path, authority: Path, hosts: Sequence[str]) -> No
             raise DataError(f"does not hold for {host}", where=str(certificate), remedy="renew it")
 
 
-def _begin(
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _certify(
+    private: ec.EllipticCurvePrivateKey,
     subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
     days: int,
-) -> x509.CertificateBuilder:
+    extensions: Mapping[x509.ExtensionType, bool],
+    issuer: tuple[x509.Name, ec.EllipticCurvePrivateKey],
+    certificate: Path,
+    key: Path,
+) -> None:
+    """Write a private key, and its certificate; `extensions` says of each whether it is critical."""
     now = datetime.now(UTC)
-    return (
+    issuer_name, signer = issuer
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
+        .issuer_name(issuer_name)
+        .public_key(private.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCKS)
         .not_valid_after(now + timedelta(days=days))
     )
+    for extension, is_critical in extensions.items():
+        builder = builder.add_extension(extension, is_critical)
+    pem = serialization.Encoding.PEM
+    pkcs8 = serialization.PrivateFormat.PKCS8
+    write_private(key, private.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+    certificate.write_bytes(builder.sign(signer, hashes.SHA384()).public_bytes(pem))
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -150,12 +152,3 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a private key as its file has it."""
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )

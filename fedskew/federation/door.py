@@ -1,4 +1,4 @@
-"""The coordinator's one service: flwr's SuperLink with two doors. `python -m fedskew.federation.door FOLDER`.
+"""The two doors of the coordinator's one service, an ASGI application around flwr's SuperLink.
 
 A SuperLink serves three interfaces on one port, and two of them ask for no account: anyone who reaches it can submit
 code, remove a hospital, or take over a ServerApp with all updates. Here the loopback port has all three, the control
@@ -12,9 +12,7 @@ has arrived. A flood on an open port is a matter for a proxy before it: deploy/h
 import asyncio
 import hmac
 import logging
-import socket
 import sys
-import threading
 import time
 from base64 import b64decode
 from collections import Counter, defaultdict
@@ -22,16 +20,16 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-import uvicorn
 from google.protobuf.message import DecodeError
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from client_app.local_site import NOT_A_PARTICIPANT
 from data import DataError
 from data.agreement import as_flower_has_it, read_agreement
-from data.file_stamps import stamp_of
-from data.log_files import rotate
+from data.file_stamps import FileStamp, stamp_of
 from fedskew.federation.flower_internals import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -41,30 +39,31 @@ from fedskew.federation.flower_internals import (
     PullObjectResponse,
     PushAppMessagesRequest,
     PushMessagesRequest,
+    PushMessagesResponse,
+    PushObjectRequest,
     bytes_to_public_key,
-    superlink_of,
+    error_reply,
     verify_signature,
 )
 from fedskew.federation.folder import SECRET_HEADER, FederationFolder
-from fedskew.federation.participants import Participants, decline
 
 log = logging.getLogger("fedskew.door")
 FLEET = "/v1/fleet/"
 PULL, PUSH = FLEET + "pull-messages", FLEET + "push-messages"
 OBJECT, UPLOAD = FLEET + "pull-object", FLEET + "push-object"
-BEGIN, END, HEARTBEAT = (
+SIGNS_OF_LIFE = frozenset(
     FLEET + call for call in ("activate-node", "deactivate-node", "send-node-heartbeat")
 )
-CALLS = frozenset(
-    {PULL, PUSH, OBJECT, UPLOAD, BEGIN, END, HEARTBEAT}
-    | {FLEET + call for call in ("confirm-message-received", "get-run", "get-fab")}
-)
+CALLS = SIGNS_OF_LIFE | {
+    *(PULL, PUSH, OBJECT, UPLOAD),
+    *(FLEET + call for call in ("confirm-message-received", "get-run", "get-fab")),
+}
 """The paths that a registered SuperNode uses. Others, which register or remove nodes, are for the coordinator alone."""
 CONTROL = "/v1/control/"
 NEW_MESSAGES = "/v1/runtime/push-messages"
 """The path by which a ServerApp sends messages."""
-SMALL = 2**20
-"""Bytes of a body that is no object: lists of messages and of their objects."""
+MIB = 2**20
+"""Bytes of the largest body that is no object: lists of messages and of their objects."""
 HOLD = 15.0
 """The longest time in seconds before a question for messages is answered. A SuperNode's own timeout is 30 seconds."""
 LOOK, LOOKS = 0.1, 100
@@ -72,19 +71,10 @@ LOOK, LOOKS = 0.1, 100
 AGES = (-5.0, 305.0)
 """The least and the greatest age in seconds at which flwr accepts a signature. Outside them, a clock is wrong or an old
 request is replayed."""
-ROTATION = 60.0
-"""Seconds between two looks at the size of the service's log."""
+NO_PART = "the site takes no part in this run"
 
 Ask = Callable[[str, bytes], Awaitable[Response]]
 """(path, body) -> the SuperLink's answer to a request with the headers of a site's."""
-
-
-class Refused(Exception):
-    """A request that the SuperLink does not get."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
 
 
 class SiteKeys:
@@ -92,12 +82,23 @@ class SiteKeys:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.stamp = stamp_of(file)
-        self.sites = {as_flower_has_it(site.key): site.name for site in read_agreement(file).sites}
+        self.sites: dict[bytes, str] = {}
+        self.stamp: FileStamp = None
+        self.read()  # raises for a text that cannot be read at the start
+
+    def read(self) -> None:
+        """Take over the file's sites. Raises DataError for a text that cannot be agreed to."""
+        self.stamp = stamp_of(self.file)
+        agreed = read_agreement(self.file)
+        self.sites = {as_flower_has_it(site.key): site.name for site in agreed.sites}
 
     def signer(self, headers: Headers) -> str:
         """Return the site that has signed a request lately, or an empty name."""
-        self.refresh()
+        if stamp_of(self.file) != self.stamp:
+            try:
+                self.read()
+            except DataError as error:
+                log.error("the sites stay as they were: %s", error)
         try:
             key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
             signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
@@ -109,31 +110,15 @@ class SiteKeys:
             return ""
         return name if signed and AGES[0] < age < AGES[1] else ""
 
-    def refresh(self) -> None:
-        """Take over a file that has changed. One that cannot be read changes nothing."""
-        stamp = stamp_of(self.file)
-        if stamp == self.stamp:
-            return
-        self.stamp = stamp
-        try:
-            agreed = read_agreement(self.file)
-        except DataError as error:
-            log.error("the sites stay as they were: %s", error)
-            return
-        self.sites = {as_flower_has_it(site.key): site.name for site in agreed.sites}
-
 
 class Door:
     """An ASGI application around the SuperLink's own."""
 
     def __init__(self, superlink: ASGIApp, folder: FederationFolder) -> None:
         self.superlink = superlink
+        self.folder = folder
         self.keys = SiteKeys(folder.text_in_force)
-        self.secret = folder.control_secret
-        self.port = folder.coordinator.port
-        self.largest = folder.coordinator.largest_message
-        self.largest_reply = folder.coordinator.largest_reply
-        self.participants = Participants(folder.state)
+        self.secret = folder.control_secret.encode()
         self.news = defaultdict[int, asyncio.Event](asyncio.Event)
         """By node, set when a ServerApp has sent it a message."""
         self.given: dict[str, Response] = {}
@@ -144,7 +129,7 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.superlink(scope, receive, send)
-        elif scope["server"][1] == self.port:
+        elif scope["server"][1] == self.folder.coordinator.port:
             await self.of_site(scope, receive, send)
         elif scope["path"].startswith(CONTROL) and not self.knows_secret(Headers(scope=scope)):
             await Response(status_code=403)(scope, receive, send)
@@ -158,58 +143,60 @@ class Door:
 
     def knows_secret(self, headers: Headers) -> bool:
         """Return whether a request on loopback has the secret that only the coordinator's user can read."""
-        return hmac.compare_digest(headers.get(SECRET_HEADER, "").encode(), self.secret.encode())
+        return hmac.compare_digest(headers.get(SECRET_HEADER, "").encode(), self.secret)
 
     async def of_site(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request on the sites' port, and log it."""
         site = self.keys.signer(Headers(scope=scope))
-        answer = await self.answer(scope, receive, site)
-        address = scope["client"][0] if scope["client"] else "unknown"
-        path = scope["path"][:100]
-        log.info(
-            "%s %s %s %r: %d", site or "unknown", address, scope["method"], path, answer.status_code
-        )
-        await answer(scope, receive, send)
-
-    async def answer(self, scope: Scope, receive: Receive, site: str) -> Response:
-        """Return the SuperLink's answer to a site's request, or a refusal."""
         try:
             body = await self.allowed_body(scope, receive, site)
-        except Refused as refusal:
-            return Response(status_code=refusal.status)
+            answer = await self.answer(self.asking(scope), scope["path"], body, receive, site)
+        except HTTPException as refusal:
+            answer = Response(status_code=refusal.status_code)
+        address = scope["client"][0] if scope["client"] else "unknown"
+        path = scope["path"][:100]
+        status = answer.status_code
+        log.info("%s %s %s %r: %d", site or "unknown", address, scope["method"], path, status)
+        await answer(scope, receive, send)
+
+    async def allowed_body(self, scope: Scope, receive: Receive, site: str) -> bytes:
+        """Return the body of a request that a site may make. Raises HTTPException: 404, 403 or 413."""
         path = scope["path"]
-        ask = self.asking(scope)
+        if scope["method"] != "POST" or path not in CALLS:
+            raise HTTPException(404)
+        if not site:
+            raise HTTPException(403)
+        coordinator = self.folder.coordinator
+        largest = coordinator.largest_message_mib if path == UPLOAD else 1
+        body = await body_of(receive, largest * MIB)
+        if path == PUSH and not is_own(body):
+            raise HTTPException(403)
+        if path == UPLOAD:
+            # A reply fills the coordinator's disk.
+            self.uploaded[site] += len(body)
+            if self.uploaded[site] > coordinator.largest_reply_mib * MIB:
+                raise HTTPException(413)
+        return body
+
+    async def answer(
+        self, ask: Ask, path: str, body: bytes, receive: Receive, site: str
+    ) -> Response:
+        """Return the SuperLink's answer to a site's request."""
         if path == PULL:
             return await self.message(ask, body, receive, site)
-        if path not in (HEARTBEAT, BEGIN, END):
+        if path not in SIGNS_OF_LIFE:
             self.given.pop(site, None)  # whoever works on a message has it
         if path == OBJECT:
             return await arriving_object(ask, body)
         return await ask(path, body)
 
-    async def allowed_body(self, scope: Scope, receive: Receive, site: str) -> bytes:
-        """Return the body of a request that a site may make. Raises Refused: 404, 403 or 413."""
-        path = scope["path"]
-        if scope["method"] != "POST" or path not in CALLS:
-            raise Refused(404)
-        if not site:
-            raise Refused(403)
-        body = await body_of(receive, self.largest if path == UPLOAD else SMALL)
-        if path == PUSH and not is_own(body):
-            raise Refused(403)
-        if path == UPLOAD:
-            # A reply fills the coordinator's disk.
-            self.uploaded[site] += len(body)
-            if self.uploaded[site] > self.largest_reply:
-                raise Refused(413)
-        return body
-
     async def message(self, ask: Ask, body: bytes, receive: Receive, site: str) -> Response:
         """Answer a question for messages once there is one, or after HOLD seconds."""
         try:
-            news = self.news[PullMessagesRequest.FromString(body).node.node_id]
+            node = PullMessagesRequest.FromString(body).node.node_id
         except DecodeError:
-            return Response(status_code=403)
+            raise HTTPException(403) from None
+        news = self.news[node]
         gone = asyncio.ensure_future(receive())  # only a disconnect is still to come
         deadline = time.monotonic() + HOLD
         try:
@@ -218,7 +205,7 @@ class Door:
                 answer = await ask(PULL, body)
                 if answer.status_code != 200:
                     return answer
-                if answer.body and await self.is_for(site, answer, ask, body):
+                if answer.body and await self.is_for(site, answer, ask, node):
                     self.given[site] = answer
                     self.uploaded[site] = 0
                     break
@@ -232,13 +219,17 @@ class Door:
         finally:
             gone.cancel()
 
-    async def is_for(self, site: str, answer: Response, ask: Ask, body: bytes) -> bool:
+    async def is_for(self, site: str, answer: Response, ask: Ask, node: int) -> bool:
         """Return whether a site takes part in the runs of its messages; those of others are declined in its place."""
         response = PullMessagesResponse.FromString(bytes(answer.body))
         runs = {message.metadata.run_id for message in response.messages_list}
-        if all(self.participants.allows(site, run) for run in runs):
-            return True
-        await decline(response, PullMessagesRequest.FromString(body).node.node_id, ask)
+        try:
+            participants = self.folder.read_participants()
+            if all(site in participants.get(str(run), [site]) for run in runs):
+                return True
+        except ValueError as error:
+            log.error("%s: no messages are handed out: %s", self.folder.participants, error)
+        await decline(response, node, ask)
         return False
 
     def asking(self, scope: Scope) -> Ask:
@@ -264,13 +255,41 @@ async def arriving_object(ask: Ask, body: bytes) -> Response:
     """Return an object once it is there: a SuperNode that hears "not yet" sleeps for 1, 2, 4 ... seconds."""
     for _ in range(LOOKS):
         answer = await ask(OBJECT, body)
-        found = PullObjectResponse.FromString(
-            bytes(answer.body) if answer.status_code == 200 else b""
-        )
+        found = PullObjectResponse.FromString(content_of(answer))
         if found.object_available or not found.object_found:
             break
         await asyncio.sleep(LOOK)
     return answer
+
+
+async def decline(response: PullMessagesResponse, node: int, ask: Ask) -> None:
+    """Answer a site's messages with an error, in its place: flwr shows a ServerApp every node that is online.
+
+    That they have come is not confirmed: the SuperLink would then drop objects that the ServerApp still pushes.
+
+    Args:
+        response: of the SuperLink to the site's question for messages.
+        node: the site's node.
+        ask: sends a body to a path of the SuperLink, with the headers of that question.
+    """
+    for message in response.messages_list:
+        reply, tree, content = error_reply(message, NOT_A_PARTICIPANT, NO_PART)
+        pushing = PushMessagesRequest(messages_list=[reply], message_object_trees=[tree])
+        pushing.node.node_id = node
+        pushed = await ask(PUSH, pushing.SerializeToString())
+        uploading = PushObjectRequest(
+            run_id=message.metadata.run_id,
+            object_id=tree.object_id,
+            object_content=content,
+            session_id=PushMessagesResponse.FromString(content_of(pushed)).session_id,
+        )
+        uploading.node.node_id = node
+        await ask(UPLOAD, uploading.SerializeToString())
+
+
+def content_of(answer: Response) -> bytes:
+    """Return the body of the SuperLink's answer, nothing where it has refused."""
+    return bytes(answer.body) if answer.status_code == 200 else b""
 
 
 def sending(body: bytes) -> Receive:
@@ -283,13 +302,13 @@ def sending(body: bytes) -> Receive:
 
 
 async def body_of(receive: Receive, most: int = sys.maxsize) -> bytes:
-    """Return a request's body. Raises Refused where it is larger than it may be."""
+    """Return a request's body. Raises HTTPException 413 where it is larger than it may be."""
     body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
         if len(body) > most:
-            raise Refused(413)
+            raise HTTPException(413)
         if not message.get("more_body"):
             return bytes(body)
 
@@ -304,52 +323,3 @@ def is_own(body: bytes) -> bool:
     replies = pushed.messages_list
     is_whole = node and replies and len(replies) == len(pushed.message_object_trees)
     return bool(is_whole) and all(reply.metadata.src_node_id == node for reply in replies)
-
-
-def keep_logs_small(file: Path) -> None:
-    """Rotate the service's own log for as long as the process lives."""
-    while True:
-        time.sleep(ROTATION)
-        try:
-            rotate(file)
-        except OSError as error:
-            log.error("%s: cannot be rotated: %s", file, error.strerror)
-
-
-def main() -> None:
-    """Serve until a signal arrives."""
-    from fedskew.federation.services import superlink_command
-
-    folder = FederationFolder(Path(sys.argv[1]))
-    coordinator = folder.coordinator
-    # This logger alone: flwr's own lines of every request would be a second log.
-    to_file = logging.StreamHandler(sys.stdout)
-    to_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    log.addHandler(to_file)
-    log.setLevel(logging.INFO)
-    superlink = superlink_of(superlink_command(folder))
-    certificate, key = folder.server
-    threading.Thread(
-        target=keep_logs_small, args=(folder.state / "superlink.log",), daemon=True
-    ).start()
-    config = uvicorn.Config(
-        Door(superlink, folder),
-        ssl_certfile=str(certificate),
-        ssl_keyfile=str(key),
-        ws="none",
-        proxy_headers=False,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=3,
-        limit_concurrency=4096,
-    )
-    doors = [
-        socket.create_server(("127.0.0.1", coordinator.superlink_port)),
-        socket.create_server((coordinator.listen, coordinator.port)),
-    ]
-    uvicorn.Server(config).run(sockets=doors)
-
-
-if __name__ == "__main__":
-    main()

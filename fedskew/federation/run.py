@@ -1,25 +1,35 @@
-"""A run of a federation: submitted, followed by its records, and submitted again where its process was lost."""
+"""Runs of a federation: submitted, followed by their records, and submitted again where their process was lost."""
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from client_app.local_site import RUN_SIGNATURE
-from data import federate
+from data import DataError, federate
 from data.agreement import Agreement
 from data.text import LineSink, printable
 from fedskew.engines import APP, following
 from fedskew.engines.processes import LaunchFailed, alive, reason, running
-from fedskew.federation.database import anew, explained
+from fedskew.federation.control import (
+    Control,
+    Failing,
+    RunLost,
+    RunStatus,
+    Unreachable,
+    restart,
+)
+from fedskew.federation.flower_internals import fused_config, run_config_of
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.services import LOG, SERVER_APP
-from fedskew.federation.superlink import Control, Failing, RunStatus, UnknownRun, Unreachable
-from server_app.run_folder import FolderBusy, RunFolder, locked
+from fedskew.federation.service import SERVER_APP
+from fedskew.federation.signing import signature
+from server_app.run_folder import RunFolder, locked
 from server_app.run_settings import RunSettings
 from server_app.sites import two_sites_warning
+from site_agent.app_files import app_files
+from site_agent.run_approval import signed_app_text, signed_text
 
 POLL, LOOK = 0.2, 5.0
 """Seconds between two looks for the result, and for the run's status."""
@@ -31,6 +41,9 @@ PATIENCE = 600.0
 """Seconds without a word from the SuperLink after which the run is given up; it may take 180 to start."""
 SITES_LOOK = 10.0
 """Seconds between two looks whether enough sites are online again."""
+PENDING = 120.0
+"""Seconds that a run may be pending. A SuperExec takes one within a second, and needs some itself where it was just
+started on a busy machine."""
 LOST = (
     "no heartbeat received from the task",
     "task failed with unknown error",
@@ -41,21 +54,12 @@ signal ended, which it gets when its SuperLink is gone. What an app raises has a
 sentence of an app can begin like this."""
 
 
-PENDING = 120.0
-"""Seconds that a run may be pending. A SuperExec takes one within a second, and needs some itself where it was just
-started on a busy machine."""
-
-
-class RunLost(ConnectionError):
-    """The run's process or its SuperLink is gone; the run can be submitted again."""
-
-
 def run(
     folder: FederationFolder,
     settings: RunSettings,
     report_line: LineSink,
     wait: float | None = None,
-    signature: str = "",
+    key: Path | None = None,
 ) -> dict[str, Any]:
     """Run the settings in the federation and return the summary.
 
@@ -67,14 +71,16 @@ def run(
         report_line: gets a line about each round, and about what holds the run up.
         wait: seconds to wait for a SuperLink that does not answer, and for sites where fewer than min-sites are
             online; None is PATIENCE for the SuperLink, and for sites no longer than node-wait.
-        signature: the coordinator's of the run; a run that is submitted again has the same.
+        key: the file of the key that signs runs, where it is not kept in the folder.
 
     Raises:
+        DataError: the key does not sign the federation's runs.
         LaunchFailed: the app itself failed, is lost again and again or is never begun, or the SuperLink stays away or
             fails.
-        FolderBusy: another run of the federation is followed already.
+        FolderBusy: another run of the federation is followed already: it would end this one's process as an orphan.
     """
-    patience = PATIENCE if wait is None else wait
+    text = signed_text(folder.agreement.sha256, settings.run_spec().to_json())
+    signed = signature(folder.agreement, text, key or folder.coordinator_key)
     results = RunFolder(settings.folder)
     federation = federate(settings.data, settings.general.seed)
     with results.begin(settings, federation, report_line) as finished:
@@ -83,81 +89,56 @@ def run(
     warning = two_sites_warning(settings)
     if warning:
         report_line(warning)
-    control = Control(folder)
-    config = {**settings.going_on().run_config(), RUN_SIGNATURE: signature}
+    config = {**settings.going_on().run_config(), RUN_SIGNATURE: signed}
+    with locked(folder.state), following(results, report_line):
+        return complete(folder, config, results, report_line, wait)
+
+
+def complete(
+    folder: FederationFolder,
+    config: Mapping[str, Any],
+    results: RunFolder,
+    report_line: LineSink,
+    wait: float | None,
+) -> dict[str, Any]:
+    """Submit a run until it has a summary, and return that. The arguments and errors are those of `run`."""
+    patience = PATIENCE if wait is None else wait
     minutes = f"{patience / 60:g} minutes"
+    control = Control(folder)
     losses: list[int] = []  # the size of the records at each loss
     away: float | None = None  # since when the SuperLink has not answered
-    with exclusive(folder), following(results, report_line):
-        while results.summary() is None:
-            end_orphans(folder)
-            results.note_waiting("")  # of a process that was killed while it waited
-            try:
-                with explained(folder):
-                    number = control.submit(APP, config)
-                    away = None
-                    follow(folder, control, number, results, report_line)
-            except Unreachable as error:
-                if away is None:
-                    away = time.monotonic()
-                    report_line(
-                        f"{error}: the run is submitted again when it does, within {minutes}"
-                    )
-                elif time.monotonic() - away > patience:
-                    raise LaunchFailed(
-                        f"the SuperLink has not answered for {minutes}: `fedskew federation up "
-                        f"{folder.path}` starts it, and the same command then goes on where the run stands"
-                    ) from None
-                time.sleep(LOOK)
-            except RunLost as error:
-                size = results.rounds_file.stat().st_size if results.rounds_file.exists() else 0
-                losses.append(size)
-                if losses[-ATTEMPTS:] == [size] * ATTEMPTS:  # no round was recorded in between
-                    raise LaunchFailed(
-                        f"{error}, {ATTEMPTS} times in a row without a round in between: {folder.state}/superlink.log "
-                        "may say why; the same command goes on where the run stands"
-                    ) from None
-                report_line(f"{error}: submitting the run again")
-                time.sleep(LOOK)
-            except LaunchFailed as error:
-                wait_for_sites(settings.agreement, control, wait or 0.0, error, report_line)
-    summary = results.summary()
-    assert summary is not None
-    return summary
-
-
-class PendingRun:
-    """A submitted run that nothing has begun yet."""
-
-    def __init__(self, folder: FederationFolder, control: Control, number: int) -> None:
-        self.folder = folder
-        self.control = control
-        self.number = number
-        self.since = time.monotonic()
-
-    def check(self, status: RunStatus) -> None:
-        """Raise LaunchFailed, the run stopped, after PENDING seconds."""
-        if status.status == "pending" and time.monotonic() - self.since > PENDING:
-            # Stopped, or it would begin when nobody follows it any more.
-            self.control.stop(self.number)
-            raise LaunchFailed(
-                f"run {self.number} was pending for {PENDING:g} s: flower-superexec, which begins runs at the "
-                f"SuperLink, does not take it ({self.folder.state / LOG} may say why); {anew(self.folder)}"
-            )
-
-
-@contextmanager
-def exclusive(folder: FederationFolder) -> Iterator[None]:
-    """Return a context with the federation's lock, because `end_orphans` would end the process of a second run.
-
-    Raises FolderBusy where another run has the lock.
-    """
-    with ExitStack() as stack:
+    while (summary := results.summary()) is None:
+        end_orphans(folder)
+        results.note_waiting("")  # of a process that was killed while it waited
         try:
-            stack.enter_context(locked(folder.state))
-        except FolderBusy as error:
-            raise FolderBusy(f"{error}: a federation trains one run at a time") from None
-        yield
+            number = control.submit(APP, config)
+            away = None
+            follow(folder, control, number, results, report_line)
+        except Unreachable as error:
+            if away is None:
+                away = time.monotonic()
+                report_line(f"{error}: the run is submitted again when it does, within {minutes}")
+            elif time.monotonic() - away > patience:
+                raise LaunchFailed(
+                    f"the SuperLink has not answered for {minutes}: `fedskew federation up "
+                    f"{folder.path}` starts it, and the same command then goes on where the run stands"
+                ) from None
+            time.sleep(LOOK)
+        except RunLost as error:
+            size = results.rounds_file.stat().st_size if results.rounds_file.exists() else 0
+            losses.append(size)
+            if losses[-ATTEMPTS:] == [size] * ATTEMPTS:  # no round was recorded in between
+                raise LaunchFailed(
+                    f"{error}, {ATTEMPTS} times in a row without a round in between: {folder.log} "
+                    "may say why; the same command goes on where the run stands"
+                ) from None
+            report_line(f"{error}: submitting the run again")
+            time.sleep(LOOK)
+        except Failing:
+            raise
+        except LaunchFailed as error:
+            wait_for_sites(folder.agreement, control, wait or 0.0, error, report_line)
+    return summary
 
 
 def follow(
@@ -172,44 +153,48 @@ def follow(
     Raises RunLost for a process that is gone, LaunchFailed for an app that failed or that nothing begins.
     """
     process: psutil.Process | None = None
-    last_look = time.monotonic()
+    submitted = last_look = time.monotonic()
     ended = float("inf")  # when the process was first seen to have ended
-    pending = PendingRun(folder, control, number)
     waits_for = ""
     while not results.summary_file.exists():
         now = time.monotonic()
-        process = process or server_process(folder)
+        process = process or next(iter(running(folder.path, SERVER_APP)), None)
         if process is not None and not alive(process):
             ended = min(ended, now)
-        if now - last_look > LOOK or now - ended > FAREWELL:
-            try:
-                last_look = now
-                status = control.status(number)
-            except UnknownRun as error:
-                raise RunLost(f"run {number} was lost ({error})") from None
-            pending.check(status)
+        is_gone = now - ended > FAREWELL
+        if now - last_look > LOOK or is_gone:
+            last_look = now
+            status = begun(folder, control, number, submitted)
             before = waits_for
             waits_for = waiting_line(results)
             if waits_for not in ("", before):
                 report_line(waits_for)
             if status.finished and not results.summary_file.exists():
-                if is_lost(status):
+                # By flwr's own details; an app's failure is no loss, whatever it says.
+                if status.details.strip().lower().startswith(LOST):
                     raise RunLost(f"run {number} was lost ({status.details})")
                 why = reason(status.details) or f"run {number} ended: {status.status}"
                 raise LaunchFailed(why)
-            if now - ended > FAREWELL:
+            if is_gone:
                 raise RunLost(f"the process of run {number} is gone")
         time.sleep(POLL)
 
 
-def server_process(folder: FederationFolder) -> psutil.Process | None:
-    """Return the process of the run's ServerApp; None before it is started."""
-    processes = running(folder.path, SERVER_APP)
-    return processes[0] if processes else None
+def begun(folder: FederationFolder, control: Control, number: int, submitted: float) -> RunStatus:
+    """Return how a run stands. Stops one that nothing begins within PENDING seconds, and raises LaunchFailed."""
+    status = control.status(number)
+    if status.status == "pending" and time.monotonic() - submitted > PENDING:
+        # Stopped, or it would begin when nobody follows it any more.
+        control.stop(number)
+        raise LaunchFailed(
+            f"run {number} was pending for {PENDING:g} s: flower-superexec, which begins runs at the "
+            f"SuperLink, does not take it ({folder.log} may say why); {restart(folder)}"
+        )
+    return status
 
 
 def wait_for_sites(
-    agreement: Agreement | None,
+    agreement: Agreement,
     control: Control,
     seconds: float,
     why: LaunchFailed,
@@ -217,39 +202,28 @@ def wait_for_sites(
 ) -> None:
     """Return once min-sites are online again, where too few were as the run failed; it is then submitted again.
 
-    `agreement` is the run's. Raises `why` where enough sites are online, so that something else failed, where they are
-    not after so many seconds, and where the SuperLink itself fails.
+    Raises `why` where enough sites are online, so that something else failed, and where they are not after so many
+    seconds.
     """
-    if not seconds or agreement is None:
-        raise why
-    began = time.monotonic()
+    deadline = time.monotonic() + seconds
     is_outage = False
-    while True:
+    while time.monotonic() < deadline:
         try:
-            states = control.sites(agreement)
+            away = control.away(agreement)
         except Unreachable:  # it may come back, as the sites may
-            states = {}
-        except Failing:
-            raise why from None
-        if states:
-            away = [name for name, state in states.items() if state != "online"]
-            if len(states) - len(away) >= agreement.min_sites:
-                break
+            time.sleep(SITES_LOOK)
+            continue
+        if len(agreement.sites) - len(away) >= agreement.min_sites:
             if not is_outage:
-                names = ", ".join(away)
-                report_line(f"{why}; {names} are away: waiting {seconds / 60:g} minutes at most")
-                is_outage = True
-        if time.monotonic() - began >= seconds:
-            raise why
+                break
+            report_line("enough sites are online: submitting the run again")
+            return
+        if not is_outage:
+            names = ", ".join(away)
+            report_line(f"{why}; {names} are away: waiting {seconds / 60:g} minutes at most")
+            is_outage = True
         time.sleep(SITES_LOOK)
-    if not is_outage:
-        raise why
-    report_line("enough sites are online: submitting the run again")
-
-
-def is_lost(status: RunStatus) -> bool:
-    """Return whether a run's process was lost, by flwr's own details; an app's failure is none, whatever it says."""
-    return status.details.strip().lower().startswith(LOST)
+    raise why
 
 
 def waiting_line(results: RunFolder) -> str:
@@ -268,3 +242,54 @@ def end_orphans(folder: FederationFolder) -> None:
     _, alive_still = psutil.wait_procs(orphans, timeout=5)
     for process in alive_still:
         process.kill()
+
+
+def submit(
+    folder: FederationFolder,
+    sites: Sequence[str],
+    config: str,
+    report_line: LineSink,
+    key: Path | None = None,
+) -> None:
+    """Submit a federation's own Flower app, and wait for its end.
+
+    Args:
+        folder: of a federation whose app is not FedSkew's.
+        sites: names of those that take part; all of the agreement's where there are none.
+        config: the app's run config, as `flwr run --run-config` takes it.
+        report_line: gets the run's id and how it ended.
+        key: the file of the key that signs runs, where it is not kept in the folder.
+
+    Raises:
+        DataError: FedSkew's own app, fewer than min-sites sites, or one that is not the agreement's.
+        LaunchFailed: the run did not complete.
+    """
+    folder.require_own_app(own=True)
+    agreement = folder.agreement
+    names = [*dict.fromkeys(sites or agreement.names)]
+    rule = ""
+    if not set(names) <= set(agreement.names):
+        rule = f"must be some of {', '.join(agreement.names)}"
+    elif len(names) < agreement.min_sites:
+        rule = f"must be at least min-sites = {agreement.min_sites} sites"
+    if rule:
+        where = str(folder.agreement_file)
+        raise DataError(rule, where=where, key="--site", value=", ".join(names))
+    overrides = run_config_of(config)
+    if agreement.run_key:
+        whole = fused_config(app_files(folder.app)["pyproject.toml"], overrides)
+        whole.pop(RUN_SIGNATURE, None)
+        text = signed_app_text(agreement.sha256, names, whole)
+        signed = signature(agreement, text, key or folder.coordinator_key)
+        overrides[RUN_SIGNATURE] = f"{','.join(names)} {signed}"
+    control = Control(folder)
+    number = control.submit(folder.app, overrides)
+    # The ServerApp's process takes seconds to start, so the door reads this before its first message.
+    folder.set_participants(number, names)
+    report_line(f"run {number}: {', '.join(names)}")
+    while not (status := control.status(number)).finished:
+        time.sleep(POLL)
+    if status.status != "finished:completed":
+        why = printable(status.details) or status.status
+        raise LaunchFailed(f"run {number} failed: {why}; see {folder.log}")
+    report_line(f"run {number}: completed")

@@ -1,7 +1,6 @@
 """Which sites are ready: their own answers, as before round 1 of a run, or the records of the run in progress."""
 
 import json
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,18 +10,16 @@ from client_app.local_site import QUESTION
 from data.agreement import Agreement
 from fedskew.engines import APP
 from fedskew.engines.processes import LaunchFailed, reason, running
-from fedskew.federation.database import explained
+from fedskew.federation.control import Control
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.run import PendingRun
-from fedskew.federation.services import SERVER_APP
-from fedskew.federation.superlink import Control
+from fedskew.federation.run import begun
+from fedskew.federation.service import SERVER_APP
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.settings import NOT_SETTINGS, parse
 from strategies.core.exchange import is_no_reply
 from strategies.core.node_assignment import is_absence_of
 
-log = logging.getLogger("fedskew")
 POLL, PARTING = 0.3, 20.0
 """Seconds between two looks for the answers, and until the process that has asked has to be gone."""
 TIMEOUT = 120.0
@@ -45,11 +42,9 @@ class SiteStatus:
         return f"{self.state} {self.about}".strip()
 
 
-Sites = Mapping[str, SiteStatus]
-"""By name."""
-
-
-def site_status(folder: FederationFolder, given: Mapping[str, Any]) -> tuple[str, Sites]:
+def site_status(
+    folder: FederationFolder, given: Mapping[str, Any]
+) -> tuple[str, dict[str, SiteStatus]]:
     """Return the source of the information, in words, and the status of each site by name.
 
     While a run is in progress its last record is the source, and for a site that has gone offline since, the SuperLink.
@@ -61,71 +56,54 @@ def site_status(folder: FederationFolder, given: Mapping[str, Any]) -> tuple[str
 
     Raises:
         Unreachable: the SuperLink does not answer.
-        LaunchFailed: the question was lost.
+        LaunchFailed: the question was lost, or the SuperLink fails.
         SettingError: settings that make no run between sites.
     """
+    folder.require_own_app(own=False)
     control = Control(folder)
     agreement = folder.agreement
-    with explained(folder):
-        states = control.sites(agreement)
-        since = control.absent_since(agreement)
-    away = {}
-    for name, state in states.items():
-        if state != "online":
-            away[name] = SiteStatus(AWAY, since[name])
-    everybody = dict.fromkeys(agreement.names, SiteStatus(NOT_ASKED))
+    since = control.away(agreement)
+    sites = dict.fromkeys(agreement.names, SiteStatus(NOT_ASKED))
     settings = parse({**QUICK, **given, "dataset": folder.dataset})
-    for config in control.unfinished():
-        if config.get(QUESTION):
-            continue
-        stated = {key: value for key, value in config.items() if key not in NOT_SETTINGS}
-        going_on = parse(stated)
-        run = RunFolder(going_on.folder)
+    going_on = [config for config in control.unfinished() if not config.get(QUESTION)]
+    if going_on:
+        stated = {key: value for key, value in going_on[0].items() if key not in NOT_SETTINGS}
+        run = RunFolder(parse(stated).folder)
         records = run.rounds()
-        if not records:
-            return f"{run.run} has begun, and no round of it is over", everybody | away
-        source = f"round {records[-1].round} of {run.run}, which goes on"
-        sites = dict(recorded(agreement, records))
-        for name, status in away.items():
-            # A site that was there in the last round may have gone since.
-            if name in sites and sites[name].state != AWAY:
-                sites[name] = status
-        return source, sites
-    if len(agreement.names) - len(away) < agreement.min_sites:
-        return f"fewer than {agreement.min_sites} sites are online", everybody | away
-    answers = ask(folder, control, settings.run_config())
-    replied = {}
-    for name, why in answers.items():
-        replied[name] = SiteStatus(REFUSES, why) if why else SiteStatus(READY)
-    return f"asked for method {settings.general.method}", replied | away
+        basis = f"{run.run} has begun, and no round of it is over"
+        if records:
+            basis = f"round {records[-1].round} of {run.run}, which goes on"
+            sites = recorded(agreement, records)
+    elif len(sites) - len(since) < agreement.min_sites:
+        basis = f"fewer than {agreement.min_sites} sites are online"
+    else:
+        basis = f"asked for method {settings.general.method}"
+        for name, why in ask(folder, control, settings.run_config()).items():
+            sites[name] = SiteStatus(REFUSES, why) if why else SiteStatus(READY)
+    for name, words in since.items():
+        # The records say more of a site that was away in the last round.
+        if sites[name].state != AWAY:
+            sites[name] = SiteStatus(AWAY, words)
+    return basis, sites
 
 
-def recorded(agreement: Agreement, records: Sequence[RoundRecord]) -> Sites:
+def recorded(agreement: Agreement, records: Sequence[RoundRecord]) -> dict[str, SiteStatus]:
     """Return the sites' states in the last round of a run; for a site that is away, since which round."""
     sites: dict[str, SiteStatus] = {}
     for client, name in enumerate(agreement.names):
-        why = records[-1].failures.get(client, "")
+        failures = [record.failures.get(client, "") for record in reversed(records)]
+        why = failures[0]
+        away = [is_absence_of(name, failure) or is_no_reply(failure) for failure in failures]
         if not why:
             sites[name] = SiteStatus(READY)
-        elif not is_away(name, why):
+        elif not away[0]:
             sites[name] = SiteStatus(REFUSES, why)
         else:
-            first = records[-1].round
-            for record in reversed(records):
-                if not is_away(name, record.failures.get(client, "")):
-                    break
-                first = record.round
+            rounds = [*away, False].index(False)
             # What a node reported, such as an app that crashed, comes after the semicolon.
-            _, _, reported = why.partition("; ")
-            sites[name] = SiteStatus(
-                AWAY, f"since round {first}" + (f"; {reported}" if reported else "")
-            )
+            words = [f"since round {records[-rounds].round}", *why.split("; ", 1)[1:]]
+            sites[name] = SiteStatus(AWAY, "; ".join(words))
     return sites
-
-
-def is_away(name: str, failure: str) -> bool:
-    """Return whether a site was left out of a round because it was not connected or did not reply in time."""
-    return is_absence_of(name, failure) or is_no_reply(failure)
 
 
 def ask(folder: FederationFolder, control: Control, config: Mapping[str, Any]) -> dict[str, str]:
@@ -133,9 +111,8 @@ def ask(folder: FederationFolder, control: Control, config: Mapping[str, Any]) -
     file = (folder.state / f"{QUESTION}.json").resolve()
     file.unlink(missing_ok=True)
     number = control.submit(APP, {**config, QUESTION: str(file)})
-    pending = PendingRun(folder, control, number)
-    while not (status := control.status(number)).finished:
-        pending.check(status)
+    submitted = time.monotonic()
+    while not (status := begun(folder, control, number, submitted)).finished:
         time.sleep(POLL)
     # A run that begins now would take the process that asked for its own.
     deadline = time.monotonic() + PARTING

@@ -16,16 +16,16 @@ from flwr.app import (
 from torch import Tensor, nn
 
 from client_app.client import Client, Report, Variant
-from client_app.messages import kind_of
+from client_app.messages import kind_of, to_flower
 from client_app.models import Classifier, batch_norm_names
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names, task_of, train_round
-from fedskew.flower.model import as_classifier, received, to_inside, to_outside
+from data import Samples
+from fedskew.flower.model import as_classifier, received, sent, to_inside, to_outside
 from fedskew.flower.records import (
     BATCH_NORM,
     BROADCAST,
-    FLAT,
     KEEPS_BATCH_NORM,
     MEMORY,
     METRICS,
@@ -36,11 +36,9 @@ from fedskew.flower.records import (
     UPLOAD,
     UPLOADS,
     config_of,
-    flatten,
     model_record,
     state_like,
     states_in,
-    to_record,
     with_prefix,
 )
 from fedskew.flower.samples import batch_size_of, check_input_names, drops_last, samples_of
@@ -129,8 +127,8 @@ def local_round(
     if settings.schedule == "cosine":
         rule = "must be the number of rounds: a node does not know it"
         settings.require(settings.schedule_rounds > 0, "schedule_rounds", rule)
-    asked = kind_of(message) == MessageType.QUERY
-    if not asked:
+    is_question = kind_of(message) == MessageType.QUERY
+    if not is_question:
         check_broadcast(message, chosen)
         check_training(chosen, str(config.get(SGD_ALONE, "")), settings)
     samples = samples_of(data, device, label)
@@ -140,15 +138,28 @@ def local_round(
     few = torch.arange(min(PROBE, len(samples)), device=samples.labels_N.device)
     with as_classifier(model.to(device), head, samples.batch(few)) as classifier:
         check_model(chosen, classifier, samples.inputs_N)
-        check_labels(samples.labels_N, classifier)
-        start = start_of(message, classifier)
-        client = client_of(message, context, chosen, classifier, samples, start, seed)
+        start = copy(classifier.state_dict())
+        if message.content.array_records:  # else it is a question about the data alone
+            start |= received(classifier, model_record(message)[1])
+        memory = states_in(context.state, MEMORY, device)
+        private = private_names(classifier, chosen)
+        run_seed = int(context.run_config.get("seed", 0)) if seed is None else seed
+        client = client_of(
+            message,
+            context,
+            chosen,
+            classifier,
+            samples,
+            start={name: tensor for name, tensor in start.items() if name not in private},
+            memory={name: to_inside(classifier, state) for name, state in memory.items()},
+        )
+        client = replace(client, seed=seed_of(run_seed, client.round, client.id))
         classifier.load({**start, **client.memory.get(PRIVATE, {})})
-        if asked:
+        if is_question:
             return answer(message, client, chosen)
         report = train_round(client, chosen, settings)
         for name, state in report.memory.items():
-            context.state[MEMORY + name] = to_record(to_outside(classifier, state))
+            context.state[MEMORY + name] = to_flower(to_outside(classifier, state))
         return reply(message, client, report, start)
 
 
@@ -180,41 +191,36 @@ def check_broadcast(message: Message, variants: Sequence[Variant]) -> None:
             )
 
 
-def check_labels(labels_N: Tensor, model: Classifier) -> None:
-    """Raise ValueError for a label beyond the head's classes."""
-    classes = model.head.out_features
-    largest = int(labels_N.max())
-    if largest >= classes:
-        raise ValueError(f"a label is {largest}, and the model's head has {classes} classes")
-
-
 def client_of(
     message: Message,
     context: Context,
     variants: Sequence[Variant],
     model: Classifier,
-    samples: Any,
-    start: State,
-    seed: int | None,
+    samples: Samples,
+    **states: Any,
 ) -> Client:
-    """Return the client as the training loop and the variants see it."""
-    private = private_names(model, variants)
+    """Return the client as the training loop and the variants see it.
+
+    Raises ValueError for a label beyond the head's classes.
+    """
+    classes = model.head.out_features
+    largest = int(samples.labels_N.max())
+    if largest >= classes:
+        raise ValueError(f"a label is {largest}, and the model's head has {classes} classes")
     device = samples.labels_N.device
-    number = int(context.node_config.get("partition-id", context.node_id))
-    round_number = int(config_of(message).get("server-round", 0))
-    run_seed = int(context.run_config.get("seed", 0)) if seed is None else seed
-    broadcast = broadcast_of(message, variants, device)
-    memory = states_in(context.state, MEMORY, device)
+    config = config_of(message)
+    broadcast = states_in(message.content, BROADCAST, device)
+    for variant in variants:  # the class counts go to every variant that needs them
+        if sums_class_counts(variant) and CLASS_COUNTS in config:
+            broadcast[variant.name] = {"counts": torch.tensor(config[CLASS_COUNTS], device=device)}
     return Client(
-        id=number,
+        id=int(context.node_config.get("partition-id", context.node_id)),
         model=model,
         samples=samples,
-        num_classes=model.head.out_features,
-        round=round_number,
-        start={name: tensor for name, tensor in start.items() if name not in private},
+        num_classes=classes,
+        round=int(config.get("server-round", 0)),
         broadcast={name: to_inside(model, state) for name, state in broadcast.items()},
-        memory={name: to_inside(model, state) for name, state in memory.items()},
-        seed=seed_of(run_seed, round_number, number),
+        **states,
     )
 
 
@@ -222,12 +228,10 @@ def reply(message: Message, client: Client, report: Report, start: State) -> Mes
     """Return the reply to a train message. What is private goes back as it came."""
     key, record = model_record(message)
     model = client.model
-    own = to_outside(model, {**start, **report.shared})
-    state = flatten(own) if FLAT in record else {name: own[name] for name in record}
-    content = RecordDict({key: to_record(state)})
     usual = {"num-examples": report.examples, "train_loss": report.loss}
-    content[METRICS] = MetricRecord({**usual, **report.numbers})
     trained = {"steps": report.trained.steps, "coefficient-sum": report.trained.coefficient_sum}
+    content = RecordDict({key: sent(model, {**start, **report.shared}, record)})
+    content[METRICS] = MetricRecord({**usual, **report.numbers})
     content[REPORT] = ConfigRecord({"client": client.id, "loss": report.loss, **trained})
     uploads = dict(report.uploads)
     private = report.memory.get(PRIVATE, {})
@@ -237,7 +241,7 @@ def reply(message: Message, client: Client, report: Report, start: State) -> Mes
         if BATCH_NORM in config_of(message).get(UPLOADS, []):
             uploads[BATCH_NORM] = norm
     for name, upload in uploads.items():
-        content[UPLOAD + name] = to_record(to_outside(model, upload))
+        content[UPLOAD + name] = to_flower(to_outside(model, upload))
     return Message(content, reply_to=message)
 
 
@@ -251,12 +255,10 @@ def answer(message: Message, client: Client, variants: Sequence[Variant]) -> Mes
     content = RecordDict({REPORT: ConfigRecord({"client": client.id})})
     for variant in on_grid(variants, config):
         state = variant.answer(client, question)
-        if not state:
-            continue
-        if question == CLASS_COUNTS:
+        if state and question == CLASS_COUNTS:
             content[METRICS] = MetricRecord({question: state["counts"].tolist()})
-        else:
-            content[UPLOAD + variant.name] = to_record(state)
+        elif state:
+            content[UPLOAD + variant.name] = to_flower(state)
     if len(content) == 1:
         names = ", ".join(variant.name for variant in variants) or "none"
         raise LookupError(
@@ -304,48 +306,16 @@ def local_loss(
     """
     chosen = variants_of(variants)
     check_broadcast(message, chosen)
-    stand_in = Classifier(nn.Identity(), nn.Linear(1, classes, device=labels.device))
-    samples = samples_of((labels, labels), labels.device)
-    check_labels(samples.labels_N, stand_in)
-    client = Client(
-        id=context.node_id,
-        model=stand_in,
-        samples=samples,
-        num_classes=classes,
-        round=int(config_of(message).get("server-round", 0)),
-        broadcast=broadcast_of(message, chosen, labels.device),
-    )
-    task = task_of(client, chosen, TrainingSettings())
     beyond = [variant.name for variant in chosen if not is_loss(variant)]
     if beyond:
         raise ValueError(f"{' and '.join(beyond)} cannot be a loss function: use local_round")
+    head = nn.Linear(1, classes, device=labels.device)
+    stand_in = Classifier(nn.Identity(), head)
+    samples = samples_of((labels, labels), labels.device)
+    client = client_of(message, context, chosen, stand_in, samples)
+    task = task_of(client, chosen, TrainingSettings())
 
     def mean_loss(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         return task.losses(logits_BC, labels_B).mean()
 
     return mean_loss
-
-
-def start_of(message: Message, model: Classifier) -> dict[str, Tensor]:
-    """Return the weights of a message by the classifier's names; all that it does not have are the model's own.
-
-    Raises ValueError for names or shapes that are not the model's.
-    """
-    own = copy(model.state_dict())
-    if not message.content.array_records:  # a question about the data alone
-        return own
-    return {**own, **received(model, model_record(message)[1])}
-
-
-def broadcast_of(
-    message: Message,
-    variants: Sequence[Variant],
-    device: str | torch.device,
-) -> dict[str, State]:
-    """Return what the server sent beside the model; the class counts go to every variant that needs them."""
-    sent = states_in(message.content, BROADCAST, device)
-    config = config_of(message)
-    for variant in variants:
-        if sums_class_counts(variant) and CLASS_COUNTS in config:
-            sent[variant.name] = {"counts": torch.tensor(config[CLASS_COUNTS], device=device)}
-    return sent

@@ -6,8 +6,7 @@ rest goes to flwr's own aggregation. A reply that is refused takes part in neith
 
 import copy
 import logging
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
@@ -17,11 +16,12 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from torch import Tensor, nn
 
 from client_app.client import Variant
+from client_app.messages import to_flower
 from client_app.models import Classifier, batch_norm_names
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, weighted_mean
 from client_app.training import private_names, total_proximal_mu
-from data import Samples, SettingError
+from data import SettingError
 from fedskew.flower.model import as_classifier, received, sent, to_inside, to_outside
 from fedskew.flower.records import (
     BATCH_NORM,
@@ -31,17 +31,12 @@ from fedskew.flower.records import (
     SGD_ALONE,
     UPLOAD,
     UPLOADS,
-    to_record,
-    to_state,
-    with_prefix,
-)
-from fedskew.flower.replies import (
-    check_size,
     check_steps,
-    client_number,
     client_order,
     numbers_of,
     read,
+    to_state,
+    with_prefix,
 )
 from fedskew.flower.samples import check_input_names, samples_of
 from fedskew.flower.variants import (
@@ -51,7 +46,8 @@ from fedskew.flower.variants import (
     on_grid,
     resolved,
 )
-from strategies.core.server import Deployment, Server, ServerMethod, Update
+from strategies.core.rounds import RoundResult
+from strategies.core.server import Server, ServerMethod, Update
 from strategies.core.validation import (
     RejectedUpdate,
     check_samples,
@@ -59,7 +55,6 @@ from strategies.core.validation import (
     check_values,
     differences,
     expected_of,
-    not_finite,
 )
 from strategies.fedavg import FedAvg as ExactMean
 from strategies.registry import SERVER_METHODS
@@ -71,8 +66,6 @@ INITIAL_BATCH_NORM = (
     "the clients keep batch norm, so evaluate_fn and result.arrays have the initial one: evaluate at the clients, or "
     "give the strategy the clients' variants and evaluated_batch_norm='mean'"
 )
-WIDEST = 8
-"""Bytes of a value at most: flwr's wrappers and mods make float64 of a model."""
 
 
 class MethodStrategy(FedAvg):
@@ -123,24 +116,20 @@ class MethodStrategy(FedAvg):
         evaluated_batch_norm: str = "initial",
         **arguments: Any,
     ) -> None:
-        self.parts, chosen = self._take_methods(variants, arguments)
+        chosen = self._take_methods(variants, arguments)
         super().__init__(**arguments)
         self.deployed: dict[str, dict[str, Tensor]] = {}
         self.metrics: dict[int, Mapping[str, Any]] = {}
         self._running = False
         self._states: dict[str, State] = {}
         # The copy is nobody else's, so it stays a classifier for as long as the strategy lives.
-        self._copy = as_classifier(copied(model), head)
+        self._copy = as_classifier(copy.deepcopy(model), head)
         self.model: Classifier = self._copy.__enter__()
         private = private_names(self.model, chosen)
-        own = self.model.state_dict()
-        kept = sorted(private & batch_norm_names(self.model))
-        self._due_norm = {name: own[name] for name in kept}
-        """The batch norm that clients keep, for its shapes."""
-        self._mean_norm: State = {}
-        """Empty until clients have sent theirs."""
-        self._averages_norm = averages(evaluated_batch_norm, kept)
-        self._warns_of_norm = False
+        samples = None
+        if holdout is not None:
+            samples = samples_of(holdout, device)
+            check_input_names(samples.inputs_N, model)
         self.server = Server(
             model=self.model,
             start={},
@@ -151,17 +140,26 @@ class MethodStrategy(FedAvg):
             device=device,
             parameters=frozenset(self.model.trained) - private,
             proximal_mu=total_proximal_mu(chosen),
-            holdout=holdout_of(holdout, model, device),
+            holdout=samples,
             variants={variant.name: variant for variant in chosen},
         )
         for part in self.parts:
             if part.needs_holdout:
                 self.server.own_samples(part.name)  # raises now, and not after a round
+        self._due_norm: State = {}
+        """The batch norm that clients keep, for its shapes; empty where it is not averaged."""
+        self._mean_norm: State = {}
+        """Empty until clients have sent theirs."""
+        self._warns_of_norm = False
+        self._average_norm(evaluated_batch_norm, private & batch_norm_names(self.model))
 
     def _take_methods(
         self, variants: Iterable[NamedVariant], arguments: dict[str, Any]
-    ) -> tuple[list[ServerMethod], list[Variant]]:
-        """Return the methods and variants with their settings, which are taken out of the arguments."""
+    ) -> list[Variant]:
+        """Set `parts`, the methods with their settings taken out of the arguments, and return the variants.
+
+        Raises TypeError for a setting that two methods have.
+        """
         # A class made of several strategies has the methods of all.
         names = [name for base in type(self).__mro__ for name in vars(base).get("methods", ())]
         composed, chosen = resolved(variants, names)
@@ -169,12 +167,38 @@ class MethodStrategy(FedAvg):
         if not self.exact:
             kinds = [kind for kind in kinds if kind is not ExactMean]
         self._check_alone(kinds)
-        settings = settings_by_kind(kinds, arguments)
         chosen = on_grid(chosen, arguments)
-        for name in GRID:
-            if any(map(has_grid, chosen)):
-                arguments.pop(name, None)
-        return [kind(**settings[kind]) for kind in kinds], chosen
+        owners: dict[str, type[ServerMethod]] = {}
+        for kind in kinds:
+            for name in arguments.keys() & {field.name for field in fields(kind)}:
+                owner = owners.setdefault(name, kind)
+                if owner is not kind:
+                    raise TypeError(
+                        f"{name} is a setting of {owner.name} and of {kind.name}: use one of them, and "
+                        "the other's calibrate, or TauNorm(model).normalize, on its result"
+                    )
+        self.parts: list[ServerMethod] = []
+        for kind in kinds:
+            settings = {name: arguments[name] for name in owners if owners[name] is kind}
+            self.parts.append(kind(**settings))
+        grid = GRID if any(map(has_grid, chosen)) else ()
+        for name in (*owners, *grid):
+            arguments.pop(name, None)
+        return chosen
+
+    def _average_norm(self, evaluated: str, kept: Collection[str]) -> None:
+        """Have the clients send the batch norm that they keep. Raises SettingError for a choice that cannot be."""
+        if evaluated not in ("initial", "mean"):
+            rule = "must be one of initial, mean"
+            raise SettingError("evaluated_batch_norm", evaluated, rule)
+        if evaluated == "initial":
+            return
+        if not kept:
+            rule = "needs clients that keep batch norm"
+            remedy = "name their variants here too, as variants=['fedbn']"
+            raise SettingError("evaluated_batch_norm", evaluated, rule, remedy=remedy)
+        own = self.model.state_dict()
+        self._due_norm = {name: own[name] for name in sorted(kept)}
 
     def _check_alone(self, kinds: Sequence[type[ServerMethod]]) -> None:
         """Raise TypeError where a method and another of flwr's strategies both combine the models."""
@@ -191,33 +215,20 @@ class MethodStrategy(FedAvg):
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
+        *args: Any,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        **named: Any,
     ) -> Result:
-        """Run the rounds as flwr's strategies do and return the result."""
-
-        def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-            assert evaluate_fn is not None
-            return evaluate_fn(number, self._evaluated(arrays))
-
-        self._warns_of_norm = evaluate_fn is not None and not self._averages_norm
+        """Run the rounds as flwr's strategies do, with the same arguments, and return the result."""
+        if evaluate_fn is not None:
+            named["evaluate_fn"] = lambda number, arrays: evaluate_fn(
+                number, self._evaluated(arrays)
+            )
+        self._warns_of_norm = evaluate_fn is not None and not self._due_norm
         self._mean_norm = {}  # of a run before
-        if self._due_norm:
-            self._warn_of_norm()
         self._running = True
         try:
-            result = super().start(
-                grid,
-                initial_arrays,
-                num_rounds,
-                timeout,
-                train_config,
-                evaluate_config,
-                evaluate if evaluate_fn else None,
-            )
+            result = super().start(grid, initial_arrays, *args, **named)
         finally:
             self._running = False
         result.arrays = self._evaluated(result.arrays)
@@ -232,7 +243,7 @@ class MethodStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Ask as flwr's strategy does, and send the methods' broadcasts beside the model."""
         makes_more = any(not isinstance(part, ExactMean) for part in self.parts)
-        if not self._running and (makes_more or self._averages_norm):
+        if not self._running and (makes_more or self._due_norm):
             raise RuntimeError(self._inside_another())
         if self._consumed():
             config[UPLOADS] = self._consumed()
@@ -244,7 +255,7 @@ class MethodStrategy(FedAvg):
         for part in self.parts:
             broadcast = part.broadcast(self.server, self._states[part.name])
             for name, state in broadcast.items():
-                record = to_record(to_outside(self.model, state))
+                record = to_flower(to_outside(self.model, state))
                 for message in messages:  # flwr's messages of a round share one content
                     message.content[BROADCAST + name] = record
         return messages
@@ -279,11 +290,12 @@ class MethodStrategy(FedAvg):
         if reasons and not updates:
             raise RuntimeError(self._nobody_left(server_round, reasons))
         arrays, metrics = super().aggregate_train(server_round, kept)
-        if any(keeps_batch_norm(reply) for reply in kept):
-            self._warn_of_norm()
+        if self._warns_of_norm and any(map(keeps_batch_norm, kept)):
+            log.warning(INITIAL_BATCH_NORM)
+            self._warns_of_norm = False
         if arrays is None:
             return arrays, metrics
-        if self._averages_norm:
+        if self._due_norm:
             norms = [update.uploads[BATCH_NORM] for update in updates]
             self._mean_norm = weighted_mean(norms, [update.examples for update in updates])
         return self._combined(arrays, updates), metrics
@@ -291,7 +303,7 @@ class MethodStrategy(FedAvg):
     def _consumed(self) -> list[str]:
         """Return the names of the uploads that every reply must have."""
         names = [part.consumes for part in self.parts if part.consumes]
-        return [*names, BATCH_NORM] if self._averages_norm else names
+        return [*names, BATCH_NORM] if self._due_norm else names
 
     def _nobody_left(self, server_round: int, reasons: Sequence[str]) -> str:
         """Return the sentence about a round without any reply that can be used."""
@@ -313,8 +325,6 @@ class MethodStrategy(FedAvg):
         own = type(self).__name__
         then = [name for name in ("calibrate", "normalize") if hasattr(self, name)]
         remedy = "".join(f", and use {own}(model).{name} on the wrapper's result" for name in then)
-        if self._averages_norm:
-            remedy += ", without evaluated_batch_norm='mean'"
         return (
             f"{own} is inside another strategy, as flwr's privacy wrappers are, whose clipping and noise would "
             f"not cover what it makes: wrap FedAvg or ExactFedAvg{remedy}"
@@ -336,30 +346,33 @@ class MethodStrategy(FedAvg):
 
     def _combined(self, arrays: ArrayRecord, updates: Sequence[Update]) -> ArrayRecord:
         """Return the round's arrays, and keep what the methods make of them."""
-        numbers: dict[str, Any] = {}
+        result = RoundResult(received(self.model, arrays))
         for part in self.parts:
             state = self._states[part.name]
             if overridden(type(part), "monitor"):
-                self._states[part.name], recorded = part.monitor(self.server, state, updates)
-                numbers.update(recorded)
+                result.states[part.name], numbers = part.monitor(self.server, state, updates)
+                result.metrics |= numbers
             elif overridden(type(part), "combine"):
-                combined, self._states[part.name] = part.combine(self.server, state, updates)
-                self._check_finite(part.name, combined)
+                combined, result.states[part.name] = part.combine(self.server, state, updates)
+                result = replace(result, shared=combined)
                 arrays = sent(self.model, combined, arrays)
             elif not part.final_question and not part.closed_form:
-                average = received(self.model, arrays)
-                made = part.deploy(self.server, state, average, updates)
-                self._states[part.name] = made.state
-                numbers.update(made.metrics)
-                self._keep(made)
-        self.metrics[self.server.round] = numbers
+                result.deploy(self.server, [part], self._states, updates)
+        self._adopt(result)
         return arrays
 
-    def _keep(self, made: Deployment) -> None:
-        """Keep the models that a method deploys, by the user's names."""
-        for name, model in made.models.items():
-            self._check_finite(name, model)
+    def _adopt(self, result: RoundResult) -> None:
+        """Keep what methods make, their models by the user's names. Raises FloatingPointError."""
+        number = self.server.round
+        unfit = result.not_finite()
+        if unfit:
+            raise FloatingPointError(
+                f"{unfit} is not finite in round {number}: lower the learning rate"
+            )
+        self._states |= result.states
+        for name, model in result.deployed.items():
             self.deployed[name] = to_outside(self.model, {**model, **self._mean_norm})
+        self.metrics[number] = {**self.metrics.get(number, {}), **result.metrics}
 
     def _evaluated(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return a model as the server evaluates and returns it: with the mean batch norm of the clients, if any."""
@@ -367,32 +380,19 @@ class MethodStrategy(FedAvg):
             return arrays
         return sent(self.model, {**received(self.model, arrays), **self._mean_norm}, arrays)
 
-    def _warn_of_norm(self) -> None:
-        """Warn, once in a run, that what the server evaluates has another batch norm than every client."""
-        if self._warns_of_norm:
-            log.warning(INITIAL_BATCH_NORM)
-        self._warns_of_norm = False
-
-    def _check_finite(self, name: str, state: State) -> None:
-        """Raise FloatingPointError for a model that is not finite."""
-        broken = not_finite(state)
-        if broken:
-            when = f"in round {self.server.round}"
-            raise FloatingPointError(
-                f"{name}: {broken} is not finite {when}: lower the learning rate"
-            )
-
     def _update(self, reply: Message) -> Update:
         """Return a reply's update and take its uploads out of the reply. Raises RejectedUpdate."""
         uploads = self._uploads(reply)
-        of_methods = {name: uploads[name] for name in uploads if name != BATCH_NORM}
-        check_uploads(of_methods, self.server, self.parts)
-        if self._averages_norm:
-            self._check_like(BATCH_NORM, uploads[BATCH_NORM], self._due_norm)
-            check_values(uploads[BATCH_NORM], f"{BATCH_NORM}: ")
-        shared = self._shared(reply)
+        records = list(reply.content.array_records.values())
+        if len(records) != 1:
+            names = sorted(reply.content.array_records)
+            raise RejectedUpdate(f"it sends the ArrayRecords {names} and must send the model alone")
+        shared: dict[str, Tensor] = read(lambda record: received(self.model, record), records[0])
+        check_like("model", shared, self.server.start)
+        check_values(shared, "model: ")
         numbers = numbers_of(reply, self.weighted_by_key)
-        number, examples = client_number(reply), int(numbers["num-examples"])
+        number, _ = client_order(reply)
+        examples = int(numbers["num-examples"])
         check_samples(number, examples, "num-examples is", self.server)
         if any(part.name == "fednova" for part in self.parts):
             check_steps(numbers)
@@ -401,83 +401,34 @@ class MethodStrategy(FedAvg):
     def _uploads(self, reply: Message) -> dict[str, State]:
         """Take the uploads out of a reply and return them.
 
-        Raises RejectedUpdate for one that is missing, too large or not asked for.
+        Raises RejectedUpdate for one that is missing, not asked for, or not what its method takes.
         """
-        due = self._consumed()
-        uploads: dict[str, State] = {}
-        for name, record in with_prefix(reply.content.array_records, UPLOAD).items():
+        records = with_prefix(reply.content.array_records, UPLOAD)
+        for name in records:
             del reply.content[UPLOAD + name]
-            if name not in due:
-                raise RejectedUpdate(
-                    f"it sends the upload {ascii(name)[:80]}, which {type(self).__name__} does not take: give "
-                    "client and server the same method"
-                )
-            check_size(record, self._largest(name), f"upload {name}", len(self._due_norm))
-            uploads[name] = to_inside(self.model, read(to_state, record))
+        due = self._consumed()
         for name in due:
-            if name in uploads:
-                continue
-            if name == BATCH_NORM:
-                raise RejectedUpdate("its own batch norm is missing: name fedbn on the clients too")
-            raise RejectedUpdate(
-                f"upload {name} is missing: use local_round(..., variants=[{name!r}]) on the clients"
-            )
+            if name not in records:
+                word = "fedbn" if name == BATCH_NORM else name
+                remedy = f"use local_round(..., variants=[{word!r}]) on the clients"
+                raise RejectedUpdate(f"upload {name} is missing: {remedy}")
+        uploads: dict[str, State] = {}
+        for name in due:
+            uploads[name] = to_inside(self.model, read(to_state, records[name]))
+        of_methods = {name: uploads.get(name, {}) for name in records}
+        if self._due_norm:
+            norm = of_methods.pop(BATCH_NORM)
+            check_like(BATCH_NORM, norm, self._due_norm)
+            check_values(norm, f"{BATCH_NORM}: ")
+        check_uploads(of_methods, self.server, self.parts)  # refuses what no method takes as well
         return uploads
 
-    def _largest(self, name: str) -> int:
-        """Return the bytes of arrays that an upload or an answer may have at most."""
-        if name == BATCH_NORM:
-            return largest_record(self._due_norm)
-        upload = self.server.variants[name].upload
-        rows = self.model.head.out_features if upload.by_class else 1
-        largest = 8 * rows  # the classes' numbers
-        for spec in upload.tensors(self.model, self.server.start).values():
-            largest += rows * math.prod(spec.shape) * spec.dtype.itemsize
-        return largest
 
-    def _shared(self, reply: Message) -> dict[str, Tensor]:
-        """Return the model in a reply. Raises RejectedUpdate where it is not the server's in names and shapes."""
-        records = list(reply.content.array_records.values())
-        if len(records) != 1:
-            names = sorted(reply.content.array_records)
-            raise RejectedUpdate(f"it sends the ArrayRecords {names} and must send the model alone")
-        own = self.model.state_dict()
-        check_size(records[0], largest_record(own), "the model", len(own))
-        shared: dict[str, Tensor] = read(lambda record: received(self.model, record), records[0])
-        self._check_like("model", shared, self.server.start)
-        check_values(shared, "model: ")
-        return shared
-
-    def _check_like(self, what: str, state: State, like: State) -> None:
-        """Raise RejectedUpdate unless a state has the names, shapes and dtypes of another."""
-        reason = differences(state, expected_of(like))
-        if reason:
-            raise RejectedUpdate(f"{what}: {reason}")
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """Return a copy of the clients' model. Raises ValueError for one that PyTorch cannot copy."""
-    try:
-        return copy.deepcopy(model)
-    except RuntimeError as error:
-        raise ValueError(
-            "the model has a layer whose weight is computed by a hook, and cannot be copied: use "
-            "torch.nn.utils.parametrizations in place of torch.nn.utils.weight_norm or spectral_norm, and "
-            "torch.nn.utils.prune.remove after pruning"
-        ) from error
-
-
-def averages(evaluated: str, kept: Sequence[str]) -> bool:
-    """Return whether the evaluated batch norm is the clients' mean. Raises SettingError for a choice that cannot be."""
-    rule = remedy = ""
-    if evaluated not in ("initial", "mean"):
-        rule = "must be one of initial, mean"
-    elif evaluated == "mean" and not kept:
-        rule = "needs clients that keep batch norm"
-        remedy = "name their variants here too, as variants=['fedbn']"
-    if rule:
-        raise SettingError("evaluated_batch_norm", evaluated, rule, remedy=remedy)
-    return evaluated == "mean"
+def check_like(what: str, state: State, like: State) -> None:
+    """Raise RejectedUpdate unless a state has the names, shapes and dtypes of another."""
+    reason = differences(state, expected_of(like))
+    if reason:
+        raise RejectedUpdate(f"{what}: {reason}")
 
 
 def keeps_batch_norm(reply: Message) -> bool:
@@ -488,37 +439,6 @@ def keeps_batch_norm(reply: Message) -> bool:
     return report.get(KEEPS_BATCH_NORM) is True
 
 
-def holdout_of(holdout: Any, model: nn.Module, device: str) -> Samples | None:
-    """Return the server's own data as samples for the model, None without them. Raises ValueError as `samples_of`."""
-    if holdout is None:
-        return None
-    samples = samples_of(holdout, device)
-    check_input_names(samples.inputs_N, model)
-    return samples
-
-
-def settings_by_kind(
-    kinds: Sequence[type[ServerMethod]], arguments: dict[str, Any]
-) -> dict[type[ServerMethod], dict[str, Any]]:
-    """Take the methods' settings out of a strategy's arguments. Raises TypeError for one that two methods have."""
-    settings: dict[type[ServerMethod], dict[str, Any]] = {kind: {} for kind in kinds}
-    for name in list(arguments):
-        having = [kind for kind in kinds if name in {field.name for field in fields(kind)}]
-        if len(having) > 1:
-            raise TypeError(
-                f"{name} is a setting of {having[0].name} and of {having[1].name}: use one of them, and "
-                "the other's calibrate, or TauNorm(model).normalize, on its result"
-            )
-        if having:
-            settings[having[0]][name] = arguments.pop(name)
-    return settings
-
-
 def overridden(kind: type[ServerMethod], hook: str) -> bool:
     """Return whether a method overrides a hook."""
     return getattr(kind, hook) is not getattr(ServerMethod, hook)
-
-
-def largest_record(state: State) -> int:
-    """Return the bytes of arrays that a record like a state may have at most."""
-    return WIDEST * sum(tensor.numel() for tensor in state.values())

@@ -1,6 +1,6 @@
 """Any torch model with a linear head as FedSkew's Classifier, for as long as a method works on it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,19 +9,14 @@ import torch.nn.functional as F
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
+from client_app.messages import to_flower
 from client_app.models import Classifier
 from client_app.models.classifier import why_not_linear
 from client_app.state import State
-from fedskew.flower.records import FLAT, flatten, state_like, to_record
+from fedskew.flower.records import FLAT, flatten, state_like
 
 FEATURES = "features.net."
 """Begins the classifier's names of what comes before the head."""
-SAME_AS_LOGITS: tuple[Callable[[Tensor], Tensor], ...] = (
-    lambda logits_BC: logits_BC,
-    lambda logits_BC: F.log_softmax(logits_BC, 1),
-    lambda logits_BC: F.softmax(logits_BC, 1),
-)
-"""What a model may do with its head's logits: training works on the logits themselves."""
 
 
 class HeadReached(Exception):
@@ -80,9 +75,7 @@ class WrappedModel(Classifier):
         any_features = torch.linspace(-1, 1, 2 * layer.in_features).reshape(2, -1)
         refuse_more_than_linear(head, layer, any_features.to(layer.bias))
         net.set_submodule(head, HeadTap())
-        up_to_head = UpToHead(net)
-        super().__init__(up_to_head, layer)
-        self.up_to_head = [up_to_head]  # in a list, so that no tensor has two names
+        super().__init__(UpToHead(net), layer)
         self.head_name = head
         self.outside = {self.inside(name): name for name in names}
         self.unused: list[nn.Parameter] = []
@@ -114,7 +107,7 @@ class WrappedModel(Classifier):
 
     def release(self) -> None:
         """Give the model its head back."""
-        self.up_to_head[0].net.set_submodule(self.head_name, self.head)
+        self.features.get_submodule("net").set_submodule(self.head_name, self.head)
         for weight in self.unused:
             weight.requires_grad_(True)
 
@@ -127,11 +120,11 @@ def refuse_more_than_linear(name: str, head: nn.Linear, features_BD: Tensor) -> 
 
 
 def equals_logits(output: Tensor, logits_BC: Tensor) -> bool:
-    """Return whether a model's output is its head's logits, or one of SAME_AS_LOGITS of them."""
-    if output.shape != logits_BC.shape:
-        return False
-    expected = [function(logits_BC).to(output) for function in SAME_AS_LOGITS]
-    return any(torch.allclose(output, own, 1e-3, 1e-5, equal_nan=True) for own in expected)
+    """Return whether a model's output is its head's logits or a softmax of them: training works on the logits."""
+    expected = (logits_BC, F.log_softmax(logits_BC, 1), F.softmax(logits_BC, 1))
+    return output.shape == logits_BC.shape and any(
+        torch.allclose(output, own.to(output), 1e-3, 1e-5, equal_nan=True) for own in expected
+    )
 
 
 def call(net: nn.Module, inputs: Tensor | dict[str, Tensor]) -> Any:
@@ -181,22 +174,19 @@ def as_classifier(
         yield net
         return
     mode = net.training
-    output = None
     if probe is not None:
-        net.eval()
         with torch.no_grad():
-            output = logits_of(call(net, probe))
+            output = logits_of(call(net.eval(), probe))
         net.train(mode)
     wrapped = WrappedModel(net, head or last_linear(net))
     try:
-        try:
-            if probe is not None and output is not None:
-                wrapped.eval()
-                wrapped.check(probe, output)
-        finally:
+        if probe is not None:
+            wrapped.eval()
+            wrapped.check(probe, output)
             wrapped.train(mode)
         yield wrapped
     finally:
+        wrapped.train(mode)
         wrapped.release()
 
 
@@ -236,6 +226,8 @@ def received(model: Classifier, record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def sent(model: Classifier, state: State, like: ArrayRecord) -> ArrayRecord:
-    """Return a state of the classifier as the record that stands for it, flat where `like` is."""
+    """Return a state of the classifier as the record that stands for it: flat, or with the names, as `like` is."""
     tensors = to_outside(model, state)
-    return to_record(flatten(tensors) if FLAT in like else tensors)
+    if FLAT in like:
+        return to_flower(flatten(tensors))
+    return to_flower({name: tensors[name] for name in like if name in tensors})

@@ -14,6 +14,7 @@ from fedskew.flower.variants import CLASS_COUNTS
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.node_assignment import wait_for_nodes
 from strategies.core.questions import integer_sum
+from strategies.core.validation import Range
 
 log = logging.getLogger("flwr")
 """flwr's own logger, as its strategies use it: an app's user sees these lines among flwr's."""
@@ -43,17 +44,14 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
                 "above the client's train function and call local_round with variants=[...] in it"
             )
         record = reply.content.metric_records.get(METRICS, MetricRecord())
-        counts = torch.tensor(record.get(CLASS_COUNTS, []))
-        first = next(iter(answers.values()), {"counts": counts})["counts"]
-        reason = ""
-        if counts.dtype != torch.int64 or not bool(((counts >= 0) & (counts <= LARGEST)).all()):
-            reason = f"class counts are not whole numbers from 0 to {LARGEST}"
-        if len(counts) != len(first):
-            reason = f"it has {len(counts)} classes, and another node has {len(first)}"
-        if not counts.numel():
-            reason = "it answered without class counts: its query function must be local_round"
+        counts = torch.tensor(record.get(CLASS_COUNTS, []), dtype=torch.int64)
+        first = next(iter(answers.values()), {"counts": counts})
+        classes = len(first["counts"])
+        reason = Range(0, LARGEST).violation(counts)
+        if not len(counts) or len(counts) != classes:
+            reason = f"is of {len(counts)} classes, and of {classes} at another node"
         if reason:
-            raise RuntimeError(f"node {node}: {reason}")
+            raise RuntimeError(f"node {node}: its answer {reason}; its query must be local_round's")
         answers[node] = {"counts": counts}
     log.info("class counts of %d nodes, exact: no privacy wrapper or mod covers them", len(answers))
     return {CLASS_COUNTS: integer_sum(answers)["counts"].tolist()}
@@ -93,11 +91,12 @@ def ask(
     missing = len(nodes) - len(replies)
     if missing:
         raise RuntimeError(f"{missing} of {len(nodes)} nodes sent no answer to {question!r}")
-    answers = [
-        reply
-        for reply in replies
-        if not (reply.has_error() and reply.error.code == NOT_A_PARTICIPANT)
-    ]
+    answers = [reply for reply in replies if not declines(reply)]
     if len(answers) < min_nodes:
         raise RuntimeError(f"{len(answers)} nodes take part in the run, and {min_nodes} are needed")
     return answers
+
+
+def declines(reply: Message) -> bool:
+    """Return whether a reply is that of a site which takes no part in the run."""
+    return reply.has_error() and reply.error.code == NOT_A_PARTICIPANT

@@ -1,4 +1,4 @@
-"""FedSkew's states as flwr's records, and the names of the records in a message.
+"""FedSkew's states as flwr's records, the names of the records in a message, and the reading of a client's reply.
 
 Down: the model's ArrayRecord and the ConfigRecord `config`, as flwr's FedAvg sends them, and one ArrayRecord
 `broadcast/VARIANT` for everything that a method sends beside the model.
@@ -8,14 +8,18 @@ privacy mods and wrappers protect ArrayRecords, and refuse a reply with one that
 ConfigRecord would pass them unnoticed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from torch import nn
 
+from client_app.client import check_numbers
+from client_app.messages import to_flower
 from client_app.state import State
+from strategies.core.validation import METRICS as NUMBERS
+from strategies.core.validation import RejectedUpdate
 
 BROADCAST = "broadcast/"
 UPLOAD = "upload/"
@@ -38,15 +42,6 @@ QUESTION = "question"
 """The entry of a query's config that names the question."""
 FLAT = "flat-float32"
 """The one array that stands for a whole model: all its floating-point tensors, in the model's own order."""
-
-
-def to_record(state: State) -> ArrayRecord:
-    """Return a state as flwr's strategies expect it, one array per tensor."""
-    arrays = {}
-    for name, tensor in state.items():
-        values = tensor.detach().cpu().contiguous().numpy()
-        arrays[name] = Array(values)
-    return ArrayRecord(arrays)
 
 
 def to_state(record: ArrayRecord, device: str | torch.device = "cpu") -> dict[str, torch.Tensor]:
@@ -98,7 +93,7 @@ def flat_arrays(model: nn.Module) -> ArrayRecord:
     with this. All of flwr's strategies average one array as they average many. Integer buffers, such as batch norm's
     counter, stay behind. `local_round` and `load_model` take the array apart again.
     """
-    return to_record(flatten(model.state_dict()))
+    return to_flower(flatten(model.state_dict()))
 
 
 def flatten(state: State) -> dict[str, torch.Tensor]:
@@ -133,3 +128,59 @@ def state_like(record: ArrayRecord, own: State) -> dict[str, torch.Tensor]:
             tensor = tensor.round()
         result[name] = tensor.to(own[name])
     return result
+
+
+def client_order(reply: Message) -> tuple[int, int]:
+    """Return the key by which replies are sorted: the client's number, or its node's where it states none; the node."""
+    node = reply.metadata.src_node_id
+    stated: object = None
+    if not reply.has_error() and REPORT in reply.content.config_records:
+        stated = reply.content.config_records[REPORT].get("client")
+    return stated if isinstance(stated, int) else node, node
+
+
+def read(function: Callable[[ArrayRecord], Any], record: ArrayRecord) -> Any:
+    """Return what `function` makes of a record. Raises RejectedUpdate for bytes that are no arrays."""
+    try:
+        return function(record)
+    except Exception as error:  # whatever a client sends must not end the server
+        raise RejectedUpdate(f"its arrays cannot be read: {error}") from error
+
+
+def numbers_of(reply: Message, weighted_by: str) -> dict[str, float]:
+    """Return num-examples, which the app's metric `weighted_by` is, loss, steps and coefficient-sum of a reply.
+
+    The numbers of variants, VARIANT/NAME, are checked as well. Raises RejectedUpdate for impossible ones.
+    """
+    record = next(iter(reply.content.metric_records.values()), MetricRecord())
+    metrics: dict[str, Any] = dict(record)
+    report = reply.content.config_records.get(REPORT)
+    stated: dict[str, Any] = {**(report or {}), "num-examples": metrics.get(weighted_by, 0)}
+    try:
+        numbers = {name: float(stated[name]) for name in NUMBERS.keys() & stated.keys()}
+        if report is not None:  # the metrics of an app that trains in a loop of its own are its own
+            check_numbers({name: float(metrics[name]) for name in metrics if "/" in name})
+    except (TypeError, ValueError) as error:  # a list, a text, or InvalidReply
+        raise RejectedUpdate(str(error)) from None
+    for name, value in numbers.items():
+        reason = NUMBERS[name].violation_of_number(value)
+        if reason:
+            raise RejectedUpdate(f"{name} {reason}")
+    return numbers
+
+
+def check_steps(numbers: Mapping[str, float]) -> None:
+    """Raise RejectedUpdate for a coefficient sum that no optimizer makes in so many steps.
+
+    With any momentum and any pull towards the start, K steps make at least 1 and at most 1 + 2 + ... + K. A smaller sum
+    would let one client own FedNova's mean.
+    """
+    missing = {"steps", "coefficient-sum"} - numbers.keys()
+    if missing:
+        raise RejectedUpdate(f"it sends no {min(missing)}: FedNova's clients use local_round")
+    steps = numbers["steps"]
+    total = numbers["coefficient-sum"]
+    most = steps * (steps + 1) / 2
+    rounding = 1e-6
+    if not 1 - rounding <= total <= most + rounding:
+        raise RejectedUpdate(f"coefficient-sum is {total:g}, which {steps:g} steps cannot make")

@@ -1,13 +1,11 @@
 """Any DataLoader, Dataset or pair of tensors as FedSkew's Samples, each sample as the user's own code makes it."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from operator import index
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.utils.data import (
@@ -81,8 +79,7 @@ def samples_of(data: Any, device: str | torch.device = "cpu", label: str = "") -
     if isinstance(data, Samples):
         return data
     if isinstance(data, tuple | list) and len(data) == 2:
-        inputs: Any = inputs_of(data[0])
-        labels = labels_of(data[1])
+        inputs, labels = pair_of(data)
     else:
         inputs, labels = read(data, label)
     is_number = not (labels.is_floating_point() or labels.is_complex())
@@ -105,16 +102,15 @@ def check_inputs(inputs: Tensor | Mapping[str, Tensor], samples: int) -> None:
     """Raise ValueError unless there is one input for each label, and all of them are finite."""
     by_name = inputs if isinstance(inputs, Mapping) else {"": inputs}
     for name, values in by_name.items():
-        words = f"inputs {name!r}" if name else "inputs"
+        words = f"inputs {name}".strip()
         count = len(values) if values.dim() else 0
         if count != samples:
             raise ValueError(f"there are {count} {words} and {samples} labels: one label per input")
-        is_finite = torch.isfinite(values)
-        if not is_finite.all():
-            first = int(is_finite.logical_not().nonzero()[0][0])
+        broken = torch.isfinite(values).logical_not().nonzero()
+        if len(broken):
             raise ValueError(
-                f"the {words} of sample {first} are not finite (NaN or infinite), of {count} samples: fill in what "
-                "is missing, or leave such samples out"
+                f"the {words} of sample {int(broken[0][0])} are not finite (NaN or infinite), of {count} samples: "
+                "fill in what is missing, or leave such samples out"
             )
 
 
@@ -154,19 +150,22 @@ def read(data: Any, label: str) -> tuple[Any, Tensor]:
         timeout=loader.timeout,
     )
     try:
-        batches = list(in_order)
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        *_, last = str(error).strip().splitlines() or [""]
+        pairs = [pair_of(split_batch(batch, label)) for batch in in_order]
+        if not pairs:
+            raise ValueError("the data set is empty: a client needs at least one sample")
+        inputs, labels = zip(*pairs, strict=True)
+        return joined(inputs), joined(labels)
+    except (TypeError, RuntimeError, KeyError) as error:
         raise ValueError(
             "samples cannot be read and joined to a batch: give the data set a transform to tensors of one size; "
-            f"the DataLoader says: {last}"
+            f"the DataLoader says: {last_line(error)}"
         ) from error
-    pairs = [split_batch(batch, label) for batch in batches]
-    all_inputs = [inputs_of(inputs) for inputs, _ in pairs]
-    all_labels = [labels_of(labels) for _, labels in pairs]
-    if not all_labels:
-        raise ValueError("the data set is empty: a client needs at least one sample")
-    return joined(all_inputs, "inputs"), joined(all_labels, "labels")
+
+
+def last_line(error: Exception) -> str:
+    """Return the last line of an error's text: an error of a worker begins with a traceback."""
+    *_, last = str(error).strip().splitlines() or [""]
+    return last
 
 
 def batches_of(loader: DataLoader[Any]) -> BatchSampler:
@@ -191,31 +190,18 @@ def sample_numbers(loader: DataLoader[Any]) -> list[int]:
     Raises ValueError where an epoch is a random choice of samples, so that two epochs have other ones.
     """
     sampler: Any = batches_of(loader).sampler
-    name = type(sampler).__name__
     size = len(loader.dataset)  # type: ignore[arg-type]
-    numbers = drawn(sampler, size, name)
-    if numbers != drawn(sampler, size, name):
-        raise ValueError(
-            f"the DataLoader's sampler {name} draws other samples each time: {INSTEAD}"
-        )
-    if numbers and not 0 <= numbers[0] <= numbers[-1] < size:
-        raise ValueError(
-            f"the DataLoader's sampler {name} draws samples {numbers[0]} to {numbers[-1]}, and the data set has "
-            f"{size}: number them from 0 to {size - 1}"
-        )
-    return numbers
-
-
-def drawn(sampler: Iterable[Any], size: int, name: str) -> list[int]:
-    """Return the sample numbers that a sampler draws, sorted. Raises ValueError for others, or too many of them."""
-    try:
-        numbers = sorted(map(index, islice(sampler, MOST_DRAWS * size + 1)))
-    except TypeError:
-        raise ValueError(
-            f"the DataLoader's sampler {name} must draw the numbers of samples: pass them as sampler=[0, 1, ...]"
-        ) from None
-    if len(numbers) > MOST_DRAWS * size:
-        raise ValueError(f"the DataLoader's sampler {name} never ends: {INSTEAD}")
+    most = MOST_DRAWS * size
+    numbers, again = (sorted(islice(sampler, most + 1)) for _ in range(2))
+    rule = ""
+    if len(numbers) > most:
+        rule = f"never ends: {INSTEAD}"
+    elif numbers != again:
+        rule = f"draws other samples each time: {INSTEAD}"
+    elif numbers and not 0 <= numbers[0] <= numbers[-1] < size:
+        rule = f"draws samples {numbers[0]} to {numbers[-1]}, and the data set has {size}"
+    if rule:
+        raise ValueError(f"the DataLoader's sampler {type(sampler).__name__} {rule}")
     return numbers
 
 
@@ -229,71 +215,47 @@ def drops_last(data: Any) -> bool:
     return isinstance(data, DataLoader) and batches_of(data).drop_last
 
 
-def split_batch(batch: Any, label: str) -> tuple[Any, Any]:
+def split_batch(batch: Any, label: str) -> Any:
     """Return a batch's inputs and labels; of a dict's other tensors the only one, or all of them by name."""
     if not isinstance(batch, Mapping):
-        is_sequence = isinstance(batch, tuple | list)
-        parts = batch if is_sequence else [batch]
-        if len(parts) != 2:
-            described = ", ".join(map(described_values, parts))
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            values = len(batch) if isinstance(batch, tuple | list) else 1
             raise ValueError(
-                f"a sample of the data set is ({described}) and must be (input, label): return these two alone"
+                f"a sample of the data set has {values} values and must be (input, label): return these two alone"
             )
-        return parts[0], parts[1]
-    label_names = [label] if label else LABEL_NAMES
-    found = [name for name in label_names if name in batch]
+        return batch
+    found = [name for name in ([label] if label else LABEL_NAMES) if name in batch]
     if not found:
         raise ValueError(
             f"a batch has {sorted(batch)}, and its labels are not found: name them with label="
         )
-    name = found[0]
+    labels = batch[found[0]]
     tensors = {
-        key: values for key, values in batch.items() if key != name and isinstance(values, Tensor)
+        name: values
+        for name, values in batch.items()
+        if name != found[0] and isinstance(values, Tensor)
     }
     if not tensors:
         raise ValueError(
             f"of a batch's {sorted(batch)} none but the labels is a tensor: give the data set a transform"
         )
-    if len(tensors) == 1:
-        return next(iter(tensors.values())), batch[name]
-    return tensors, batch[name]
+    return (tensors if len(tensors) > 1 else next(iter(tensors.values()))), labels
 
 
-def described_values(values: Any) -> str:
-    """Return in words what a batch has: the type of tensors and objects, and the first of a list's values."""
-    while isinstance(values, tuple | list | np.ndarray) and len(values):
-        values = values[0]
-    return repr(str(values))[:40] if isinstance(values, str) else type(values).__name__
-
-
-def inputs_of(values: Any) -> Any:
-    """Return inputs as a tensor, or as tensors by name. Raises ValueError for what are none."""
-    rule = "one tensor, or tensors by name: give the data set a transform to tensors of one size"
-    return each(lambda own: as_tensor(own, "inputs", rule), values)
-
-
-def labels_of(values: Any) -> Tensor:
-    """Return labels as a tensor. Raises ValueError for texts, objects and lists of several lengths."""
-    return as_tensor(values, "labels", "class numbers: number the classes from 0 in the data set")
-
-
-def as_tensor(values: Any, words: str, rule: str) -> Tensor:
-    """Return values as a tensor. Raises ValueError for what cannot be one."""
+def pair_of(pair: Any) -> tuple[Any, Tensor]:
+    """Return inputs and labels as tensors. Raises ValueError for texts, objects and lists of several lengths."""
+    inputs, labels = pair
+    rule = "inputs must be one tensor, or tensors by name: give the data set a transform to tensors of one size"
     try:
-        return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError):
-        first = described_values(values)
-        raise ValueError(f"{words} are {first} and the like, and must be {rule}") from None
+        inputs = each(torch.as_tensor, inputs)
+        rule = "labels must be class numbers: number the classes from 0 in the data set"
+        return inputs, torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{rule} ({last_line(error)})") from None
 
 
-def joined(parts: Sequence[Any], words: str) -> Any:
-    """Return what all batches have as one tensor, or as one per name. Raises ValueError for several sizes."""
+def joined(parts: Sequence[Any]) -> Any:
+    """Return what all batches have as one tensor, or as one per name."""
     if isinstance(parts[0], Mapping):
-        return {name: joined([part[name] for part in parts], words) for name in parts[0]}
-    try:
-        return torch.cat(list(parts))
-    except RuntimeError as error:
-        raise ValueError(
-            f"{words} have one shape in one batch and another in another: give all of them one shape in the data set "
-            f"({error})"
-        ) from None
+        return NamedInputs({name: joined([part[name] for part in parts]) for name in parts[0]})
+    return torch.cat(list(parts))

@@ -1,12 +1,164 @@
-"""FedSkew's server methods as flwr strategies, one class per method, made from the list of methods."""
+"""FedSkew's server methods as flwr strategies, one class per method, made from the list of methods.
 
-from flwr.app import ArrayRecord
+Some ask the clients after the last round, and deploy the model under a head made of their answers: CCVR trains that
+head on features drawn at the server, heads in closed form solve for it. Both work on the result of any other strategy
+as well: `CCVR(model).calibrate(grid, result.arrays)`.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
 from torch import Tensor
 
-from fedskew.flower.heads import HeadStrategy
+from client_app.client import Variant
+from client_app.messages import to_flower
+from client_app.state import State
 from fedskew.flower.method_strategy import MethodStrategy
+from fedskew.flower.questions import ask
+from fedskew.flower.records import BROADCAST, UPLOAD, client_order, read, to_state
+from fedskew.flower.variants import GRID, has_grid
 from server_app.methods import METHODS
+from strategies.closed_form import ClosedFormHead
+from strategies.core.questions import integer_sum, stacked
+from strategies.core.rounds import RoundResult
+from strategies.core.server import Server, ServerMethod
+from strategies.core.validation import RejectedUpdate, check_samples, check_upload
 from strategies.registry import SERVER_METHODS
+
+log = logging.getLogger("flwr")
+
+
+class HeadStrategy(MethodStrategy):
+    """FedAvg, and a question after the last round, of whose answers a head is made."""
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        *args: Any,
+        **named: Any,
+    ) -> Result:
+        """Run the rounds, calibrate the head, and return the result.
+
+        With `num_rounds=0` the head is made for the initial model, such as one with pretrained weights.
+        """
+        result = super().start(grid, initial_arrays, num_rounds, *args, **named)
+        if num_rounds == 0:
+            result.arrays = initial_arrays
+        self.calibrate(grid, result.arrays)
+        return result
+
+    def calibrate(
+        self, grid: Grid, arrays: ArrayRecord, timeout: float = 3600
+    ) -> dict[str, Tensor]:
+        """Ask the clients about the features of this model and return it under the head made of their answers.
+
+        `arrays` may be what any other strategy has made. The answers leave the clients without noise, also where a
+        privacy wrapper or mod protected the training.
+
+        Raises:
+            RuntimeError: there is no model, or too few answers can be used.
+            SettingError: a setting does not go with the answers, such as a `range` that most features exceed.
+        """
+        if not len(arrays):
+            raise RuntimeError("there is no model to calibrate: no round of the run has made one")
+        self._begin(self.server.round, arrays, len(list(grid.get_node_ids())))
+        result = RoundResult(self.server.start)
+        for part in self.parts:
+            if part.final_question:
+                variant = self.server.variants[part.final_question]
+                answers = self._answers(part, variant, grid, arrays, timeout)
+                server = replace(self.server, final_answers=answers)
+            elif isinstance(part, ClosedFormHead):
+                server = self._with_sums(part, grid, arrays, timeout)
+            else:
+                continue
+            result.deploy(server, [part], self._states, [])
+        self._adopt(result)
+        return self.deployed[next(iter(result.deployed))]
+
+    def _with_sums(
+        self, part: ClosedFormHead, grid: Grid, arrays: ArrayRecord, timeout: float
+    ) -> Server:
+        """Return the server with the sums over all nodes that a head in closed form needs; every node must answer."""
+        variant = self.server.variants[part.asks]
+        before: dict[str, State] = {}
+        if needed := variant.upload.question_needs:
+            counting = self.server.variants[needed]
+            before = {
+                needed: integer_sum(self._answers(part, counting, grid, ArrayRecord(), timeout))
+            }
+        answers = self._answers(part, variant, grid, arrays, timeout, before)
+        total = integer_sum(answers)
+        for sums in before.values():
+            if not torch.equal(sums["counts"], total["counts"]):
+                raise RuntimeError(
+                    f"the class counts differ between {needed} and {part.asks}: other nodes were connected, or "
+                    "their data have changed; calibrate again"
+                )
+        variant.check_size(int(total["counts"].sum()))
+        variant.check_sum(total)
+        pooled = stacked(answers) if variant.upload.by_client else total
+        return replace(self.server, answers={part.asks: pooled})
+
+    def _answers(
+        self,
+        part: ServerMethod,
+        variant: Variant,
+        grid: Grid,
+        arrays: ArrayRecord,
+        timeout: float,
+        broadcast: Mapping[str, State] | None = None,
+    ) -> dict[int, State]:
+        """Return the nodes' answers to a variant's question, numbered in the order of the clients.
+
+        Raises RuntimeError where none can be used, for a head in closed form where one cannot.
+        """
+        question = variant.upload.question or variant.name
+        settings = {name: getattr(variant, name) for name in GRID if has_grid(variant)}
+        records = {BROADCAST + name: to_flower(state) for name, state in (broadcast or {}).items()}
+        nodes = self.min_available_nodes
+        replies = ask(grid, question, arrays, timeout, nodes, settings, records)
+        answers: dict[int, State] = {}
+        refused: dict[int, Exception] = {}
+        for number, reply in enumerate(sorted(replies, key=client_order)):
+            try:
+                answers[number] = self._answer(reply, variant, number)
+            except RejectedUpdate as reason:
+                node = reply.metadata.src_node_id
+                refused[node] = reason
+                log.warning("node %d is refused: %s", node, reason)
+        if refused and (part.closed_form or not answers):
+            node, first = next(iter(refused.items()))
+            raise RuntimeError(
+                f"{question}: node {node} sends no answer that can be used: {first}; use @app.query() and "
+                f"local_round(..., variants=[{part.name!r}]) on the clients"
+            )
+        log.info(
+            "%s of %d nodes, without noise: no privacy wrapper or mod covers them",
+            question,
+            len(answers),
+        )
+        return answers
+
+    def _answer(self, reply: Message, variant: Variant, number: int) -> State:
+        """Return a node's answer. Raises RejectedUpdate for one that must not be used."""
+        if reply.has_error():
+            raise RejectedUpdate(reply.error.reason)
+        record = reply.content.array_records.get(UPLOAD + variant.name)
+        if record is None:
+            raise RejectedUpdate(f"it sends no {variant.name}")
+        answer: State = read(to_state, record)
+        described = check_upload(variant.upload, answer, self.server)
+        check_samples(number, described, "its answer is of", self.server)
+        return answer
 
 
 class ExactFedAvg(MethodStrategy):
@@ -29,8 +181,9 @@ class TauNorm(MethodStrategy):
     def normalize(self, arrays: ArrayRecord) -> dict[str, dict[str, Tensor]]:
         """Return the normalized models of any other strategy's result, by name."""
         self._begin(self.server.round, arrays, 0)
-        for part in self.parts:
-            self._keep(part.deploy(self.server, {}, self.server.start, []))
+        result = RoundResult(self.server.start)
+        result.deploy(self.server, self.parts, self._states, [])
+        self._adopt(result)
         return self.deployed
 
 

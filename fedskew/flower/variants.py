@@ -84,11 +84,12 @@ def resolved(
     fixed = {**parts.defaults, **parts.fixed}  # as uniform-sampling fixes resampling.beta-start
     variants = []
     for name in parts.variants:
-        settings = {}
-        for key, value in fixed.items():
-            section, _, field = key.partition(".")
-            if section == name:
-                settings[field.replace("-", "_")] = value
+        section = f"{name}."
+        settings = {
+            key.removeprefix(section).replace("-", "_"): value
+            for key, value in fixed.items()
+            if key.startswith(section)
+        }
         variants.append(replace(given.get(name) or VARIANTS[name](), **settings))
     return parts, sorted_by_name(variants)
 

@@ -32,11 +32,11 @@ from fedskew.report.inference import (
     is_significant,
     p_of_several,
     seeds_to_decide,
+    strata,
     with_interval,
 )
 from fedskew.report.results import ExperimentResults, RowResults, SeedResult
 from fedskew.report.rounds_to_target import in_last_alone, no_level, rounding_of, rounds_sooner
-from fedskew.report.strata import strata
 
 HASH_DIGITS = 16
 """Digits of a model's hash that a verdict shows."""
@@ -151,9 +151,11 @@ class Verdict:
         """The mean difference, its interval and the difference of every seed; empty where there is none."""
         if not self.n:
             return "", "", ""
-        effect = f"{signed(self.found.mean, self.metric)} {self.unit}".rstrip()
-        seeds = ", ".join(signed(value, self.metric) for value in self.found.by_seed.values())
-        return effect, ends_words(*self.found.ends, self.metric).strip(), seeds
+        found, metric = self.found, self.metric
+        effect = f"{signed(found.mean, metric)} {self.unit}".rstrip()
+        interval = ends_words(*found.ends, metric).strip()
+        seeds = [signed(value, metric) for value in found.by_seed.values()]
+        return effect, interval, ", ".join(seeds)
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:

@@ -127,9 +127,10 @@ class Document:
     @property
     def claims(self) -> list[tuple[Verdict, str]]:
         """Every verdict, and its words with the difference and the interval, as the claims' table has them."""
-        rows = claims_table(self.results, self.verdicts).rows
         shown = []
-        for verdict, (_, says, effect, _) in zip(self.verdicts, rows, strict=True):
+        rows = claims_table(self.results, self.verdicts).rows
+        for verdict, cells in zip(self.verdicts, rows, strict=True):
+            _, says, effect, _ = cells
             words = f"{says.text}, {effect.text}" if verdict.n else says.text
             shown.append((verdict, words))
         return shown

@@ -143,7 +143,13 @@ def lines(
                 )
         if dotted is not None:
             reference_x, reference_y, label = dotted
-            axes.plot(reference_x, reference_y, ":k", linewidth=0.8, label=label)
+            axes.plot(
+                reference_x,
+                reference_y,
+                ":k",
+                linewidth=0.8,
+                label=label,
+            )
         axes.set(xlabel=x, ylabel=y)
         if x == "round":
             axes.locator_params("x", integer=True)
@@ -174,15 +180,30 @@ def forest(effects: Sequence[Effect], unit: str) -> Figure | None:
 
     def draw(axes: Axes) -> None:
         for y, (_, found, decided) in enumerate(effects):
-            axes.hlines(y, *found.ends, color=BLUE, linewidth=6, alpha=0.3)
+            axes.hlines(
+                y,
+                *found.ends,
+                color=BLUE,
+                linewidth=6,
+                alpha=0.3,
+            )
             axes.scatter([*found.by_seed.values()], [y] * found.n, s=14, color=BLUE)
             inside = BLUE if decided else "none"
-            axes.scatter(found.mean, y, s=60, marker="D", facecolor=inside, edgecolor=BLUE)
+            axes.scatter(
+                found.mean,
+                y,
+                s=60,
+                marker="D",
+                facecolor=inside,
+                edgecolor=BLUE,
+            )
             axes.vlines(found.margin, y - 0.3, y + 0.3, color=INK)
         set_rows(axes, [textwrap.fill(effect.name, 26, max_lines=3) for effect in effects])
         axes.set_xlabel(f"difference, {unit}".rstrip(", "))
 
-    texts = [f"{name} {found.mean:+.1f}{ends_words(*found.ends)}" for name, found, *_ in effects]
+    texts = []
+    for name, found, _ in effects:
+        texts.append(f"{name} {found.mean:+.1f}{ends_words(*found.ends)}")
     return Figure(f"Differences in {unit}: {'; '.join(texts)}.", draw, 0.4 * len(effects) + 1.0)
 
 
@@ -212,12 +233,26 @@ def matrix(
     """
 
     def draw(axes: Axes) -> None:
-        axes.imshow(shares_RC, "Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        axes.imshow(
+            shares_RC,
+            "Blues",
+            vmin=0,
+            vmax=1,
+            aspect="auto",
+            interpolation="nearest",
+        )
         if percent and len(columns) <= 10:
             for (row, column), share in np.ndenumerate(shares_RC):
                 color = "white" if share > 0.6 else INK
                 text = f"{100 * share:.0f}" if share >= 0.005 else ""
-                axes.text(column, row, text, color=color, ha="center", va="center")
+                axes.text(
+                    column,
+                    row,
+                    text,
+                    color=color,
+                    ha="center",
+                    va="center",
+                )
         axes.set(ylabel=labels[0], xlabel=labels[1])
         axes.set_yticks(*ticks(rows, 24))
         turned = sum(map(len, columns)) > 40
@@ -254,9 +289,23 @@ def strip(by_row: Mapping[str, Floats], x: str, lowest: str) -> Figure | None:
             values = np.sort(values_SK[~np.isnan(values_SK)])
             # Neighbors stand apart without a random number: a report is the same every time.
             offsets = 0.26 * np.sin(2.4 * np.arange(len(values)))
-            axes.scatter(values, y + offsets, s=8, alpha=0.4, color=BLUE, linewidth=0)
+            axes.scatter(
+                values,
+                y + offsets,
+                s=8,
+                alpha=0.4,
+                color=BLUE,
+                linewidth=0,
+            )
             axes.vlines(means[row], y - 0.4, y + 0.4, color=INK, linewidth=2)
-            axes.scatter(lows[row], y, s=70, facecolor="none", edgecolor=INK, zorder=3)
+            axes.scatter(
+                lows[row],
+                y,
+                s=70,
+                facecolor="none",
+                edgecolor=INK,
+                zorder=3,
+            )
         set_rows(axes, list(by_row))
         axes.set_xlabel(x)
 
@@ -270,12 +319,18 @@ def bars(by_row: Mapping[str, Mapping[str, float]], x: str) -> Figure | None:
         return None
 
     def draw(axes: Axes) -> None:
-        parts_RP = np.array([[*of_row.values()] for of_row in by_row.values()])
+        rows = [list(of_row.values()) for of_row in by_row.values()]
+        parts_RP = np.array(rows)
         ends_RP = parts_RP.cumsum(axis=1)
         for number, part in enumerate(next(iter(by_row.values()))):
-            widths, left = parts_RP[:, number], ends_RP[:, number] - parts_RP[:, number]
-            color = COLORS[number + 1]
-            axes.barh(range(len(by_row)), widths, left=left, color=color, label=part)
+            widths_R = parts_RP[:, number]
+            axes.barh(
+                range(len(by_row)),
+                widths_R,
+                left=ends_RP[:, number] - widths_R,
+                color=COLORS[number + 1],
+                label=part,
+            )
         set_rows(axes, list(by_row))
         axes.set_xlabel(x)
 

@@ -102,10 +102,16 @@ def by_round(group: Sequence[SeedResult], by_bytes: bool) -> Points:
 def curves(column: ColumnResults, metric: str = "", by_bytes: bool = False) -> Figure | None:
     """Return a number over the rounds, or over the megabytes sent; without `metric` the column's own."""
     metric = metric or column.metric
-    runs_of = {row.row: row.by(metric).runs for row in column.rows}
-    by_row = {row: by_round(runs, by_bytes) for row, runs in runs_of.items()}
-    ends = [points[0][-1] for points in by_row.values() if points is not None]
-    chances = [run.chance for runs in runs_of.values() for run in runs if run.chance is not None]
+    by_row = {}
+    ends = []
+    chances: list[float] = []
+    for row in column.rows:
+        runs = row.by(metric).runs
+        points = by_round(runs, by_bytes)
+        by_row[row.row] = points
+        if points is not None:
+            ends.append(points[0][-1])
+        chances += [run.chance for run in runs if run.chance is not None]
     dotted = None
     if chances and ends:
         dotted = ([1, max(ends)], [min(chances)] * 2, "chance")
@@ -197,9 +203,11 @@ def precision(hits_N: NDArray[np.bool_], score_N: Floats) -> Floats:
     There is no line between two thresholds, as precision is not linear in recall.
     """
     precision_T, recall_T, _ = precision_recall_curve(hits_N, score_N)
-    rising = slice(-2, None, -1)  # without the point that scikit-learn adds at recall 0
-    reached_G = np.searchsorted(recall_T[rising], GRID - 1e-12)
-    return np.asarray(precision_T[rising][reached_G])
+    # From recall 0 on, without the point that scikit-learn adds there.
+    rising_precision_T = precision_T[-2::-1]
+    rising_recall_T = recall_T[-2::-1]
+    reached_G = np.searchsorted(rising_recall_T, GRID - 1e-12)
+    return np.asarray(rising_precision_T[reached_G])
 
 
 def mean_curve(runs: Sequence[SeedResult], curve: Curve) -> Points:

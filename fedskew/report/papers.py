@@ -282,9 +282,11 @@ def terminal_lines(report: PapersReport) -> list[str]:
     """Return a line per paper, then one per claim."""
     lines = [*report.counts.values(), report.about]
     for one in report.statements:
-        says, _, here, interval, verdict = [cell.text for cell in one.cells]
-        number = f" ({here} {interval})" if one.verdict.n else ""
-        lines.append(f"{one.paper.paper}: {says}: {verdict}{number}")
+        says, _, here, interval, verdict = one.cells
+        line = f"{one.paper.paper}: {says.text}: {verdict.text}"
+        if one.verdict.n:
+            line += f" ({here.text} {interval.text})"
+        lines.append(line)
     return lines
 
 

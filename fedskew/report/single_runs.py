@@ -104,8 +104,9 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         for key, value in run.settings.flat().items():
             values.setdefault(key, set()).add(value)
-    named = WITHOUT_EFFECT_ON_NUMBERS | {"method", "seed", "dataset"}
-    return [key for key in values if len(values[key]) > 1 and key not in named]
+    for key in WITHOUT_EFFECT_ON_NUMBERS | {"method", "seed", "dataset"}:
+        values.pop(key, None)
+    return [key for key, of_key in values.items() if len(of_key) > 1]
 
 
 def experiment_of(cells: Sequence[Cell], run: Run) -> Experiment:

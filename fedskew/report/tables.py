@@ -25,10 +25,9 @@ from fedskew.report.format import (
     words,
     words_and_unit,
 )
-from fedskew.report.inference import RESAMPLES, Estimate, Floats
+from fedskew.report.inference import RESAMPLES, Estimate, Floats, estimated
 from fedskew.report.results import ColumnResults, ExperimentResults, RowResults
 from fedskew.report.rounds_to_target import in_rounds, reached, takes_training
-from fedskew.report.strata import estimated
 from server_app.evaluation import MOST_LISTED
 from server_app.keys import SELECTIONS
 from server_app.record import BY_CLASS, Spread
@@ -391,13 +390,11 @@ def client_table(column: ColumnResults, caption: str, key: str) -> Table:
     if not same or not names or any(values.shape[1] != len(names) for values in known.values()):
         return table(caption, [], [])
 
-    # The last line is of each seed's worst client.
-    lowest = {row: np.fmin.reduce(values, axis=1) for row, values in known.items()}
-    by_line = {row: np.column_stack([values, lowest[row]]) for row, values in known.items()}
-    lines: list[Line] = []
-    for place, name in enumerate([*names, "worst client"]):
-        cells = [over_seeds(values[:, place], key) for values in by_line.values()]
-        lines.append([name, *cells])
+    lines: list[Line] = [[name] for name in (*names, "worst client")]
+    for values_SK in known.values():
+        lowest_S = np.fmin.reduce(values_SK, axis=1)
+        for line, value_S in zip(lines, [*values_SK.T, lowest_S], strict=True):
+            line.append(over_seeds(value_S, key))
     headings = ["client", *known]
     sizes = [run.samples.get("client-test") for run in runs]
     # Else they are of other sizes in another row or seed.

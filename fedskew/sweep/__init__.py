@@ -95,24 +95,27 @@ def earlier_result(settings: RunSettings) -> JobResult | None:
 def earlier_results(planned: Sequence[RunSettings], console: Console) -> dict[str, JobResult]:
     """Return the results of runs that are not repeated, by run id, and print how many they are."""
     results = {}
-    other_code = finished = 0
+    finished = []
     for run in planned:
         result = earlier_result(run)
         if result is None:
             continue
         results[run.run_id] = result
         if result.summary is not None:
-            folder = RunFolder(run.folder)
-            folder.replay_to_trackers(run)
-            finished += 1
-            other_code += bool(folder.other_code())
-    for number, verb in ((len(results) - finished, "diverged"), (finished, "finished")):
-        note = f"{number} of {len(planned)} runs {verb} earlier"
-        if verb == "finished" and other_code:
+            RunFolder(run.folder).replay_to_trackers(run)
+            finished.append(RunFolder(run.folder))
+    remedy = "--overwrite repeats them"
+    of_all = f"of {len(planned)} runs"
+    diverged = len(results) - len(finished)
+    if diverged:
+        console.print(f"{diverged} {of_all} diverged earlier; {remedy}", markup=False)
+    if finished:
+        note = f"{len(finished)} {of_all} finished earlier"
+        other_code = sum(bool(folder.other_code()) for folder in finished)
+        if other_code:
             now = code_version(*PACKAGES)
             note += f", {other_code} of them by another version of the code ({now} now)"
-        if number:
-            console.print(f"{note}; --overwrite repeats them", markup=False)
+        console.print(f"{note}; {remedy}", markup=False)
     return results
 
 

@@ -98,6 +98,20 @@ class RoundResult:
     metrics: dict[str, float | Sequence[float]] = field(default_factory=dict)
     """To record."""
 
+    def deploy(
+        self,
+        server: Server,
+        parts: Sequence[ServerMethod],
+        states: Mapping[str, State],
+        updates: Sequence[Update],
+    ) -> None:
+        """Add what the parts deploy beside the shared weights; `states` are theirs before, by part."""
+        for part in parts:
+            made = part.deploy(server, states[part.name], self.shared, updates)
+            self.states[part.name] = made.state
+            self.deployed |= made.models
+            self.metrics |= made.metrics
+
     def not_finite(self) -> str:
         """Return which of it has a NaN or an infinity; "" if all is finite."""
         parts = {f"model {AVERAGE}": self.shared}
@@ -320,11 +334,7 @@ class Rounds:
     ) -> None:
         """Add to a result what the parts deploy beside its shared weights."""
         server = replace(self.server, final_answers=final_answers or {})
-        for part in parts:
-            made = part.deploy(server, self.states[part.name], result.shared, updates)
-            result.states[part.name] = made.state
-            result.deployed |= made.models
-            result.metrics |= made.metrics
+        result.deploy(server, parts, self.states, updates)
 
     def adopt(self, result: RoundResult) -> None:
         """Make a result that of the run. Raises Diverged if it is not finite."""

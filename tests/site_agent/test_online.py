@@ -104,7 +104,7 @@ def certified(folder: Path, *hosts: str) -> tuple[Path, Pair]:
         (folder / f"{name}.crt", folder / f"{name}.key") for name in ("ca", "server")
     )
     write_authority("four hospitals", *authority)
-    write_server("four hospitals", hosts, authority, *server)
+    write_server(hosts, authority, *server)
     return authority[0], server
 
 

@@ -182,9 +182,9 @@ def test_a_coordinator_reads_its_own_file(tmp_path: Path) -> None:
     path = write(tmp_path / "coordinator.toml", COORDINATOR)
     usual = FederationFolder(tmp_path).coordinator
     assert (usual.host, usual.port) == ("fl.example.org", 9092)
-    assert (usual.largest_message, usual.largest_reply) == (64 * 2**20, 4096 * 2**20)
+    assert (usual.largest_message_mib, usual.largest_reply_mib) == (64, 4096)
     write(path, {**COORDINATOR, "largest-reply-mib": 64})
-    assert FederationFolder(tmp_path).coordinator.largest_reply == 64 * 2**20
+    assert FederationFolder(tmp_path).coordinator.largest_reply_mib == 64
 
 
 def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:

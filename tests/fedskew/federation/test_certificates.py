@@ -15,6 +15,7 @@ from fedskew.federation.certificates import (
     write_server,
 )
 from fedskew.federation.folder import begin
+from tests.site_files import AGREED
 
 HOSTS = ["gateway.example.org", "10.0.0.7"]
 Pair = tuple[Path, Path]
@@ -26,7 +27,7 @@ def certified(folder: Path) -> tuple[Pair, Pair]:
     authority = folder / "ca.crt", folder / "ca.key"
     server = folder / "server.crt", folder / "server.key"
     write_authority("four hospitals", *authority)
-    write_server("four hospitals", HOSTS, authority, *server)
+    write_server(HOSTS, authority, *server)
     return authority, server
 
 
@@ -69,7 +70,7 @@ def test_another_authority_a_missing_name_and_the_wrong_key_are_refused(tmp_path
             check_server(certificate, trusted, [host])
         assert refused.value.where == str(certificate)
     with pytest.raises(DataError):
-        write_server("four hospitals", HOSTS, (authority[0], other[1]), *server)
+        write_server(HOSTS, (authority[0], other[1]), *server)
 
 
 @pytest.mark.parametrize("days", [-1, 398])
@@ -92,10 +93,8 @@ def test_a_renewed_certificate_has_another_key_under_the_same_authority_whose_ke
     tmp_path: Path,
 ) -> None:
     key = tmp_path / "offline.key"
-    folder = begin(
-        tmp_path / "study", "two", ["a", "b"], "1x8x8", [0.5], [0.5], None, "127.0.0.1:9999", "127.0.0.1",
-        authority_key=key,
-    )  # fmt: skip
+    address = "127.0.0.1:9999", "127.0.0.1"
+    folder = begin(tmp_path / "study", AGREED, *address, authority_key=key)
     authority, usual = folder.authority
     assert key.stat().st_mode & 0o077 == 0 and not usual.exists()
     first = read_certificate(folder.server[0])

@@ -25,8 +25,10 @@ from flwr.proto.runtime_pb2 import PushAppMessagesRequest
 from starlette.types import Receive, Scope, Send
 
 from fedskew.federation import door as door_module
+from fedskew.federation.agree import add_site
 from fedskew.federation.door import Door
-from fedskew.federation.folder import SECRET_HEADER, FederationFolder, add_site, begin
+from fedskew.federation.folder import SECRET_HEADER, FederationFolder, begin
+from tests.site_files import AGREED
 
 Key = ec.EllipticCurvePrivateKey
 FLEET = "/v1/fleet"
@@ -71,11 +73,9 @@ def signed(key: Key, age: float = 0.0, signer: Key | None = None, **left: None) 
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A federation of two sites, that takes small bodies."""
     path = tmp_path_factory.mktemp("gateway") / "federation"
-    folder = begin(
-        path, "two", ["a", "b"], "1x8x8", [0.5], [0.5], 2, "gateway.example.org:8443", "0.0.0.0"
-    )
-    add_site(folder, "north", openssh(NORTH))
-    add_site(folder, "south", openssh(SOUTH))
+    folder = begin(path, AGREED, "gateway.example.org:8443", "0.0.0.0")
+    add_site(folder, {"name": "north", "key": openssh(NORTH)})
+    add_site(folder, {"name": "south", "key": openssh(SOUTH)})
     with (path / "coordinator.toml").open("a") as file:
         file.write("largest-message-mib = 2\nlargest-reply-mib = 5\n")
     return path
@@ -268,17 +268,20 @@ def test_a_question_waits_for_messages_of_the_server_app(
 
 
 def test_a_message_of_a_run_without_the_site_is_declined_in_its_place(doors: Doors) -> None:
-    doors.door.participants.set(5, ["south"])
+    question = PullMessagesRequest(node=Node(node_id=1)).SerializeToString()
+    declined = [PULL, PUSH, UPLOAD]
+    doors.folder.set_participants(4, ["north"])
+    doors.folder.set_participants(5, ["south"])
     doors.messages.append(message_of("a"))
-    assert (
-        doors.post(
-            PULL, content=PullMessagesRequest(node=Node(node_id=1)).SerializeToString()
-        ).content
-        == b""
-    )
-    assert doors.passed == [PULL, PUSH, UPLOAD]
+    assert doors.post(PULL, content=question).content == b""
+    assert doors.passed == declined
     doors.messages.append(message_of("a"))
     assert doors.post(PULL, SOUTH).content
+    # Of a damaged list nobody knows whose messages they are.
+    doors.folder.participants.write_text("{")
+    doors.messages.append(message_of("a"))
+    assert doors.post(PULL, content=question).content == b""
+    assert doors.passed == [*declined, PULL, *declined]
 
 
 def test_on_loopback_the_control_interface_asks_for_the_coordinators_secret(doors: Doors) -> None:

@@ -12,10 +12,10 @@ from data import DataError, InputError, SettingError
 from data.agreement import as_flower_has_it, subtraction_warning
 from data.toml_file import read_toml
 from deploy.local_federation import fedskew as command
-from fedskew.federation import services
+from fedskew.federation import service
+from fedskew.federation.control import Control
 from fedskew.federation.flower_internals import RegisterNodeRequest, UnregisterNodeRequest
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.superlink import Control
 from server_app.settings import parse
 from tests.site_files import agreed, public_key, with_mask_keys, write
 
@@ -133,7 +133,7 @@ def test_an_edited_text_is_put_into_force_and_the_former_one_is_kept(
     folder: FederationFolder, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered: list[list[str]] = []
-    monkeypatch.setattr(services, "register", lambda one: registered.append(one.agreement.names))
+    monkeypatch.setattr(service, "register", lambda one: registered.append(one.agreement.names))
 
     def agree(**changes: Any) -> tuple[int, str]:
         if changes:

@@ -10,13 +10,13 @@ import pytest
 
 from fedskew.engines.processes import LaunchFailed
 from fedskew.federation import run as run_module
-from fedskew.federation.superlink import Failing, RunStatus, UnknownRun, Unreachable
+from fedskew.federation.control import Failing, RunLost, RunStatus, Unreachable
 from server_app.run_folder import FolderBusy, RunFolder, locked
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 
 PENDING, RUNNING = RunStatus("pending", ""), RunStatus("running", "")
-AWAY, UNKNOWN = Unreachable("the SuperLink does not answer"), UnknownRun("not listed")
+AWAY, UNKNOWN = Unreachable("the SuperLink does not answer"), RunLost("not listed")
 Answer = RunStatus | Exception
 
 
@@ -55,7 +55,7 @@ class SuperLink:
         self.moments.append(self.now)
         self.number += 1
         first = self.answers[0]
-        if isinstance(first, Exception) and not isinstance(first, UnknownRun):
+        if isinstance(first, Exception) and not isinstance(first, RunLost):
             self.status(self.number)
         return self.number
 
@@ -90,8 +90,10 @@ def run(tmp_path: Path, settings: RunSettings, monkeypatch: pytest.MonkeyPatch) 
     folder = SimpleNamespace(
         path="chest",
         state=tmp_path,
-        coordinator=SimpleNamespace(superlink_port=1),
-        authority=[b""],
+        log=tmp_path / "superlink.log",
+        database=tmp_path / "state.db",
+        coordinator_key=tmp_path / "coordinator.key",
+        agreement=SimpleNamespace(sha256="0" * 64, run_key=""),
     )
     monkeypatch.setattr(run_module, "running", lambda folder, service: [])
 
@@ -100,8 +102,8 @@ def run(tmp_path: Path, settings: RunSettings, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(run_module, "Control", lambda folder: superlink)
         lines: list[str] = []
         with pytest.raises(LaunchFailed) as ended:
-            run_module.run(folder, stated, lines.append, None, "signed")  # type: ignore[arg-type]
-        assert superlink.config["run-signature"] == "signed"
+            run_module.run(folder, stated, lines.append)  # type: ignore[arg-type]
+        assert superlink.config["run-signature"] == ""
         return str(ended.value), [line for line in lines if not line.startswith("run folder:")]
 
     return begin
@@ -198,15 +200,9 @@ def test_it_is_told_once_for_whom_the_run_waits_and_no_former_words_are(
     assert run(superlink) == ("the app's own end", [waits])
 
 
-@pytest.mark.parametrize("damaged", [True, False])
-def test_a_damaged_database_ends_the_run_with_what_is_to_be_done(
-    run: Run, tmp_path: Path, damaged: bool
-) -> None:
-    if damaged:
-        (tmp_path / "state.db").write_bytes(b"no database" * 1000)
-    sentence, _ = run(SuperLink([Failing("the SuperLink fails at StartRun (500)")]))
-    assert ("state.db is damaged" in sentence) == damaged
-    assert "fedskew federation down chest" in sentence
+def test_a_superlink_that_fails_ends_the_run(run: Run) -> None:
+    superlink = SuperLink([Failing("the SuperLink fails at StartRun (500)")])
+    assert "fails at StartRun" in run(superlink)[0] and superlink.number == 1
 
 
 def test_a_federation_trains_one_run_at_a_time(

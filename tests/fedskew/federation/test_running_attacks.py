@@ -28,8 +28,8 @@ from running_federation import RUNNING_FEDERATION
 
 from data.agreement import as_flower_has_it
 from deploy.local_federation import LocalFederation
+from fedskew.federation.control import Control
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.superlink import Control
 from site_agent.keys import read_key
 
 pytestmark = RUNNING_FEDERATION
@@ -164,7 +164,7 @@ def test_without_tls_there_is_no_answer(wire: Wire) -> None:
 
 
 def test_a_body_of_a_byte_too_many_is_refused(wire: Wire) -> None:
-    most = wire.folder.coordinator.largest_message
+    most = wire.folder.coordinator.largest_message_mib * 2**20
 
     def upload(size: int) -> PushObjectRequest:
         node = Node(node_id=wire.nodes[ROGUE])

@@ -12,14 +12,14 @@ from data import DataError, SettingError
 from deploy.local_federation import fedskew
 from fedskew.engines import APP
 from fedskew.federation import run as run_module
-from fedskew.federation import submission
-from fedskew.federation.coordinator_key import make_key, read_key, sign_run, takes_signature
-from fedskew.federation.folder import FederationFolder, add_site, begin
-from server_app.settings import parse
+from fedskew.federation.agree import add_site
+from fedskew.federation.folder import FederationFolder, begin
+from fedskew.federation.signing import signature, takes_signature
+from server_app.settings import NOT_SETTINGS, parse
 from site_agent.app_files import app_files
-from site_agent.keys import public_text
+from site_agent.keys import make_key, public_text, read_key
 from site_agent.run_approval import check_app_signed, check_signed
-from tests.site_files import public_key
+from tests.site_files import AGREED, public_key
 
 PYPROJECT = """\
 [project]
@@ -43,12 +43,10 @@ rate = 0.5
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    begun = begin(
-        tmp_path_factory.mktemp("signed") / "study", "two", ["a", "b"], "1x8x8", [0.5], [0.5], None, "127.0.0.1:9999",
-        "127.0.0.1",
-    )  # fmt: skip
+    path = tmp_path_factory.mktemp("signed") / "study"
+    begun = begin(path, AGREED, "127.0.0.1:9999", "127.0.0.1")
     for name in ("north", "east"):
-        add_site(begun, name, public_key(name))
+        add_site(begun, {"name": name, "key": public_key(name)})
     return begun.path
 
 
@@ -59,46 +57,54 @@ def folder(made: Path, tmp_path: Path) -> FederationFolder:
 
 
 @pytest.fixture
-def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """By run that the command would follow, what sites get: its text and its signature."""
-    runs: list[tuple[str, str]] = []
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The run configs of the runs that the command submits, each of which ends at once."""
+    configs: list[dict[str, Any]] = []
 
-    def run(folder: Any, planned: Any, report_line: Any, wait: Any, signature: str) -> Any:
-        runs.append((planned.run_spec().to_json(), signature))
+    def complete(folder: Any, config: Any, results: Any, report_line: Any, wait: Any) -> Any:
+        configs.append(config)
         return {}
 
-    monkeypatch.setattr(run_module, "run", run)
-    return runs
+    monkeypatch.setattr(run_module, "complete", complete)
+    return configs
 
 
 def test_a_run_is_signed_by_the_federations_key_and_another_run_is_not_it(
-    folder: FederationFolder, followed: list[tuple[str, str]], tmp_path: Path
+    folder: FederationFolder, followed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     key = folder.coordinator_key
     assert key.stat().st_mode & 0o777 == 0o600
     assert folder.agreement.run_key == public_text(read_key(key).public_key())
     words = ["--set", "model=mlp-bn", "--set", "rounds=2", "--results", tmp_path / "results"]
     fedskew("federation", "run", folder.path, *words)
-    ((text, signature),) = followed
-    check_signed(folder.agreement, text, signature)
+    text, signed = sent_by(followed)
+    check_signed(folder.agreement, text, signed)
     with pytest.raises(RunNotSigned):
-        check_signed(folder.agreement, text.replace('"rounds": 2', '"rounds": 3'), signature)
+        check_signed(folder.agreement, text.replace('"rounds": 2', '"rounds": 3'), signed)
+
+
+def sent_by(configs: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return what the ServerApp of the one run sends to sites: its settings as a text, and the signature."""
+    (config,) = configs
+    stated = {key: value for key, value in config.items() if key not in NOT_SETTINGS}
+    return parse(stated).run_spec().to_json(), str(config["run-signature"])
 
 
 def test_a_key_that_others_may_read_or_of_another_kind_or_federation_signs_nothing(
     folder: FederationFolder, tmp_path: Path
 ) -> None:
     key, other = folder.coordinator_key, tmp_path / "other.key"
-    sign_run(folder.agreement, "{}", key)
+    assert signature(folder.agreement, b"run", key)
     make_key(other)
     with pytest.raises(DataError):
-        sign_run(folder.agreement, "{}", other)
+        signature(folder.agreement, b"run", other)
     other.write_text("no key")
-    with pytest.raises(DataError):
-        read_key(other)
+    for file in (other, tmp_path / "none.key"):
+        with pytest.raises(DataError):
+            signature(folder.agreement, b"run", file)
     key.chmod(0o644)
     with pytest.raises(DataError):
-        read_key(key)
+        signature(folder.agreement, b"run", key)
 
 
 def test_what_is_signed_is_what_the_server_app_sends(folder: FederationFolder) -> None:
@@ -117,15 +123,15 @@ def test_what_is_signed_is_what_the_server_app_sends(folder: FederationFolder) -
 
 
 def test_without_run_key_nothing_is_signed(
-    folder: FederationFolder, followed: list[tuple[str, str]], tmp_path: Path
+    folder: FederationFolder, followed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     lines = folder.agreement_file.read_text().splitlines(keepends=True)
     folder.agreement_file.write_text("".join(line for line in lines if "run-key" not in line))
     folder.coordinator_key.unlink()
     fedskew("federation", "run", folder.path, "--results", tmp_path / "results")
-    ((text, signature),) = followed
-    assert signature == ""
-    check_signed(FederationFolder(folder.path).agreement, text, signature)
+    text, signed = sent_by(followed)
+    assert signed == ""
+    check_signed(FederationFolder(folder.path).agreement, text, signed)
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -140,7 +146,7 @@ def test_runs_of_another_app_are_signed_where_it_declares_the_signature(
     fedskew(*new, "--app", app)
     folder = FederationFolder(study)
     for name in ("north", "east"):
-        add_site(folder, name, public_key(name))
+        add_site(folder, {"name": name, "key": public_key(name)})
     assert bool(folder.agreement.run_key) == folder.coordinator_key.exists() == declared
 
     configs: list[dict[str, Any]] = []
@@ -151,7 +157,7 @@ def test_runs_of_another_app_are_signed_where_it_declares_the_signature(
         return 7
 
     control = SimpleNamespace(submit=submit, status=lambda run: ended)
-    monkeypatch.setattr(submission, "Control", lambda folder: control)
+    monkeypatch.setattr(run_module, "Control", lambda folder: control)
     fedskew("federation", "submit", study, "--config", "rounds=4")
     (config,) = configs
     assert ("run-signature" in config) == declared and config["rounds"] == 4
@@ -161,3 +167,13 @@ def test_runs_of_another_app_are_signed_where_it_declares_the_signature(
             check_app_signed(folder.agreement, "north", {"rate": 0.6, **config})
         with pytest.raises(SettingError):
             fedskew("federation", "submit", study, "--config", "round=4")
+
+
+@pytest.mark.parametrize(("own", "sites"), [(False, []), (True, ["west"]), (True, ["north"])])
+def test_a_submission_that_cannot_be_is_refused(
+    folder: FederationFolder, own: bool, sites: list[str]
+) -> None:
+    if own:
+        folder.own_app.write_bytes(b"")
+    with pytest.raises(DataError):
+        run_module.submit(folder, sites, "", print)

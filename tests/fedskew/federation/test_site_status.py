@@ -9,6 +9,7 @@ from command_line import FedSkew
 
 from fedskew.engines.processes import LaunchFailed
 from fedskew.federation import status as status_module
+from fedskew.federation.control import RunStatus
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.status import (
     AWAY,
@@ -19,7 +20,6 @@ from fedskew.federation.status import (
     recorded,
     site_status,
 )
-from fedskew.federation.superlink import RunStatus
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
@@ -43,11 +43,9 @@ class SuperLink:
         self.states, self.configs, self.answers = states, going, answers
         self.asked: dict[str, Any] = {}
 
-    def sites(self, agreement: Any) -> dict[str, str]:
-        return self.states
-
-    def absent_since(self, agreement: Any) -> dict[str, str]:
-        return dict.fromkeys(NAMES, "since 2026-11-22")
+    def away(self, agreement: Any) -> dict[str, str]:
+        gone = [name for name in NAMES if self.states[name] != "online"]
+        return dict.fromkeys(gone, "since 2026-11-22")
 
     def unfinished(self) -> list[dict[str, Any]]:
         return self.configs

@@ -137,9 +137,12 @@ def changed(name: str, value: Tensor) -> Callable[[Message], None]:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (leave_out, "its own batch norm is missing"),
+        (leave_out, "upload batch-norm is missing"),
         (changed("norm.running_var", torch.full((6,), -1.0)), "running_var is -1 and must be 0"),
-        (changed("norm.weight", torch.ones(200_000)), "bytes, and at most"),
+        (
+            changed("norm.weight", torch.ones(200_000)),
+            "norm.weight is float32 of 200000",
+        ),
     ],
 )
 def test_a_batch_norm_that_cannot_be_the_models_is_refused_with_its_client(

@@ -204,8 +204,8 @@ BY_WEIGHT = WeightedRandomSampler([1.0] * SIZE, SIZE)
         (DataLoader(WHOLE, batch_size=None), "batch_size=None"),
         (OwnLoader(WHOLE, 8), "OwnLoader has an __iter__ of its own"),
         (Stream(), "only be read from start to end"),
-        ([(*pair, 5) for pair in pairs(lambda number: 0)], "must be (input, label)"),
-        ((INPUTS, np.array(["cat"] * SIZE)), "labels are 'cat' and the like"),
+        ([(*pair, 5) for pair in pairs(lambda number: 0)], "3 values and must be (input, label)"),
+        ((INPUTS, np.array(["cat"] * SIZE)), "labels must be class numbers"),
         (pairs(lambda number: number / 2), "one class number"),
         ((INPUTS, LABELS - 1), "one class number of 0 or more"),
         ((INPUTS, LABELS.float()), ".long()"),
@@ -299,7 +299,7 @@ def test_a_head_that_is_more_than_its_weights_is_refused(layer: Any) -> None:
         lambda: trained(WHOLE, lambda: net_with(layer)),
         lambda: flower.FedLDA(net_with(layer)),
     ):
-        with pytest.raises(ValueError):
+        with pytest.raises((ValueError, RuntimeError)):
             use()
 
 

@@ -214,7 +214,12 @@ def take_one(state: State) -> State:
 @pytest.mark.parametrize(
     ("kind", "question", "change", "words"),
     [
-        (flower.Fed3R, "feature-statistics", lambda s: {**s, "more": torch.ones(10**6)}, "at most"),
+        (
+            flower.Fed3R,
+            "feature-statistics",
+            lambda s: {**s, "more": torch.ones(10**6)},
+            "is not expected",
+        ),
         (flower.FedLDA, "label-counts", take_one, "class counts differ between label-counts and"),
     ],
 )
@@ -307,7 +312,7 @@ def record_with(name: str, size: int) -> Callable[[Message], None]:
             flower.Scaffold,
             ["scaffold"],
             record_with("upload/control-variates", 100_000),
-            "upload control-variates has 400",
+            "upload control-variates: ",
         ),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import FedSkew
 
 from data import DataError
 from fedskew.engines.local import LocalGrid
@@ -142,3 +143,29 @@ def test_a_repeated_run_is_identical_and_a_changed_number_is_found(
         of_round["accuracy"] = of_round["balanced-accuracy"] = 0.05
         of_round["recall"] = [0.05] * 10
     assert not verdict()[0], "a number lies outside its interval"
+
+
+def test_a_suite_is_judged_by_kept_records(folder: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+    """One seed decides nothing; an equation holds by its test. Each paper is corrected for itself."""
+    above = {
+        "says": "FedProx is above FedAvg",
+        "number": "+1",
+        "better": "fedprox",
+        "than": "fedavg",
+    }
+    equation = {"says": "it is so", "held_by": "tests/data/test_x.py::test_y"}
+    entry = {**ENTRY, "paper": "Nobody, Table 1", "claims": [above, equation]}
+    file = tmp_path / "experiments.yaml"
+    file.write_text(json.dumps({"small": entry, "mine": {"title": "Mine", "size": "laptop"}}))
+    words = ["report", "mine", "--experiments", file, "--results", tmp_path / "none"]
+    words += ["--set", "device=cpu", "--records", folder]
+    status, page, _ = fedskew(*words, "--markdown")
+    assert status == 0 and "* Nobody 2: 1 holds, 1 not distinguishable\n" in page
+    assert (
+        "2 of 2 runs are finished: 2 of 2 statements are measured, and 1 of these decided" in page
+    )
+    row = next(line for line in page.splitlines() if line.startswith("| FedProx is above"))
+    assert row.startswith("| FedProx is above FedAvg (Table 1) | +1 | ")
+    assert row.endswith(" | not distinguishable: one seed says nothing of others |")
+    assert fedskew(*words, "--html", tmp_path / "page.html")[0] == 0
+    assert "FedProx is above FedAvg" in (tmp_path / "page.html").read_text()

@@ -19,23 +19,18 @@ from fedskew.report.inference import (
     Estimate,
     Interval,
     Strata,
+    class_weights,
     holm,
     p_of_several,
     resample,
     seeds_to_decide,
+    strata,
     student,
     with_interval,
 )
 from fedskew.report.results import SeedResult
-from fedskew.report.rounds_to_target import rounding_of
-from fedskew.report.strata import class_weights, strata
 from server_app.record import ModelNumbers, RoundRecord, Spread
 from server_app.round_selection import Point
-
-
-def point(round: int) -> Point:
-    numbers = ModelNumbers({"balanced-accuracy": 0.5})
-    return Point(RoundRecord(round, {"average": numbers}), numbers)
 
 
 def of_samples(measured: SeedResult, **samples: Any) -> SeedResult:
@@ -229,19 +224,6 @@ def test_a_claim_in_some_columns_holds_where_the_best_of_them_do(tmp_path: Path)
     of_columns = [differences(column)[0].found.ends for column in columns]
     assert verdict.found.interval is not None
     assert (verdict.found.interval.low, verdict.found.interval.high) == max(of_columns)
-
-
-@pytest.mark.parametrize("times", [1.0, 4.0])
-def test_rounding_is_that_of_times_drawn_between_two_evaluations(
-    times: float, measured: SeedResult
-) -> None:
-    every_fifth = tuple(point(round) for round in (5, 10, 15, 20))
-    draws = np.random.default_rng(0)
-    ours_N, theirs_N = draws.uniform(0, 20, (2, 100_000))
-    rounded_N = np.ceil(theirs_N / 5) * 5 - times * np.ceil(ours_N / 5) * 5
-    added_N = rounded_N - (theirs_N - times * ours_N)
-    evaluated = replace(measured, points=every_fifth)
-    assert rounding_of(evaluated, evaluated, times) == pytest.approx(added_N.std(), rel=0.01)
 
 
 def test_students_interval_and_p_are_scipys() -> None:

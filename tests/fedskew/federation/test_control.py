@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from fedskew.federation import superlink
-from fedskew.federation.superlink import Control, Unreachable
+from fedskew.federation import control as control_module
+from fedskew.federation.control import Control, Unreachable
 
 
 class Client:
@@ -35,7 +35,9 @@ def control_of(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         coordinator=SimpleNamespace(superlink_port=1),
         authority=(tmp_path / "ca.crt", tmp_path / "ca.key"),
     )
-    monkeypatch.setattr(superlink.ControlHttpClient, "from_server_address", lambda *_, **__: client)
+    monkeypatch.setattr(
+        control_module.ControlHttpClient, "from_server_address", lambda *_, **__: client
+    )
     return Control(folder)
 
 

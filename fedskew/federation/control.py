@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from data.agreement import Agreement, as_flower_has_it
+from fedskew.engines.processes import LaunchFailed
 from fedskew.federation.flower_internals import (
     ControlHttpClient,
     Fab,
@@ -38,12 +39,12 @@ class Unreachable(ConnectionError):
     """The SuperLink does not answer."""
 
 
-class Failing(RuntimeError):
+class RunLost(ConnectionError):
+    """The run's process is gone, or the SuperLink does not know the run: it can be submitted again."""
+
+
+class Failing(LaunchFailed):
     """The SuperLink answers with an error of its own, as with a damaged database."""
-
-
-class UnknownRun(RuntimeError):
-    """The SuperLink does not know the run, as after its database was made anew."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Control:
     """The control interface of the SuperLink, on loopback."""
 
     def __init__(self, folder: FederationFolder) -> None:
+        self.folder = folder
         port = folder.coordinator.superlink_port
         secret = HeaderInterceptor(SECRET_HEADER, folder.control_secret)
         self.client = ControlHttpClient.from_server_address(
@@ -76,32 +78,31 @@ class Control:
     def ask(self, call: str, request: Any) -> Any:
         """Return the answer to a call.
 
-        Raises Unreachable when there is none, Failing for an error of the SuperLink's, RuntimeError for a refusal.
-        """
-        try:
-            return self.answer(call, request)
-        except httpx.HTTPStatusError as error:
-            status = error.response.status_code
-            if status >= httpx.codes.INTERNAL_SERVER_ERROR:
-                raise Failing(f"the SuperLink fails at {call} ({status})") from error
-            reason = error.response.text[:500]
-            raise RuntimeError(f"the SuperLink refuses {call}: {reason}") from error
-        except httpx.HTTPError as error:
-            raise Unreachable(f"the SuperLink does not answer: {error}") from error
-
-    def answer(self, call: str, request: Any) -> Any:
-        """Return the answer to a call, which is made once more where the connection ends and nothing is changed by it.
-
         The SuperLink closes a connection 5 seconds after its last answer, which may cross with the next request: a
-        run's state is asked for every 5 seconds.
+        run's state is asked for every 5 seconds. So a call that changes nothing is made once more.
+
+        Raises:
+            Unreachable: there is no answer.
+            Failing: the SuperLink has an error of its own; the message says why, and what to do.
+            RuntimeError: it refuses the call.
         """
         method = getattr(self.client, call)
         try:
-            return method(request)
-        except httpx.RemoteProtocolError:
-            if call not in READING:
-                raise
-            return method(request)
+            try:
+                return method(request)
+            except httpx.RemoteProtocolError:
+                if call not in READING:
+                    raise
+                return method(request)
+        except httpx.HTTPStatusError as error:
+            status = error.response.status_code
+            if status < httpx.codes.INTERNAL_SERVER_ERROR:
+                reason = error.response.text[:500]
+                raise RuntimeError(f"the SuperLink refuses {call}: {reason}") from error
+            reason = f"the SuperLink fails at {call} ({status}); {self.folder.log} may say why"
+            raise Failing(f"{reason}; {restart(self.folder)}") from error
+        except httpx.HTTPError as error:
+            raise Unreachable(f"the SuperLink does not answer: {error}") from error
 
     def nodes(self) -> dict[bytes, Any]:
         """Return the registered nodes by their public key; status is registered, online or offline."""
@@ -122,35 +123,24 @@ class Control:
             if key not in known:
                 self.ask("RegisterNode", RegisterNodeRequest(public_key=key, name=name))
 
-    def sites(self, agreement: Agreement) -> dict[str, str]:
-        """Return each site's status, unknown for one that has not been registered."""
-        nodes = self.nodes()
-        states = {}
-        for site in agreement.sites:
-            node = nodes.get(as_flower_has_it(site.key))
-            states[site.name] = "unknown" if node is None else node.status
-        return states
-
-    def absent_since(self, agreement: Agreement) -> dict[str, str]:
-        """Return since when each site is away, in words; for one that is online, since when it was before that."""
+    def away(self, agreement: Agreement) -> dict[str, str]:
+        """Return the sites that are not online, and since when, in words."""
         nodes = self.nodes()
         words = {}
         for site in agreement.sites:
             node = nodes.get(as_flower_has_it(site.key))
+            if node is not None and node.status == "online":
+                continue
             time = "" if node is None else node.last_deactivated_at[:19].replace("T", " ")
             words[site.name] = f"since {time} UTC" if time else "since the beginning"
         return words
 
     def unfinished(self) -> list[dict[str, Any]]:
         """Return the run configs of the runs that have not ended, of the last twenty, the newest first."""
-        answer = self.ask("ListRuns", ListRunsRequest())
-        runs = list(answer.run_dict.values())
-        runs.sort(key=lambda run: str(run.pending_at))
-        configs = []
-        for run in reversed(runs):
-            if not run.status.status.startswith("finished"):
-                configs.append(user_config_from_proto(run.override_config))
-        return configs
+        runs = list(self.ask("ListRuns", ListRunsRequest()).run_dict.values())
+        runs.sort(key=lambda run: str(run.pending_at), reverse=True)
+        going = [run for run in runs if not run.status.status.startswith("finished")]
+        return [user_config_from_proto(run.override_config) for run in going]
 
     def submit(self, app: Path, config: Mapping[str, bool | int | float | str]) -> int:
         """Submit the app with a run config, and return the run's id."""
@@ -169,17 +159,31 @@ class Control:
         self.ask("StopRun", StopRunRequest(run_id=run))
 
     def status(self, run: int) -> RunStatus:
-        """Return how a run stands. Raises UnknownRun, and what `ask` raises."""
+        """Return how a run stands.
+
+        Raises RunLost where the SuperLink does not know it, as after its database was made anew, and what `ask` raises.
+        """
         try:
             runs = self.ask("ListRuns", ListRunsRequest(run_id=run)).run_dict
-        except (Failing, Unreachable):
+        except Failing:
             raise
         except RuntimeError as error:
-            raise UnknownRun(str(error)) from error
+            raise RunLost(f"run {run} was lost ({error})") from error
         if run not in runs:  # a map of protobuf's would make an empty entry, which never finishes
-            raise UnknownRun(f"the SuperLink does not list run {run}")
+            raise RunLost(f"run {run} was lost (the SuperLink does not list it)")
         listed = runs[run].status
         status = listed.status
         if listed.sub_status:
             status += f":{listed.sub_status}"
         return RunStatus(status, listed.details)
+
+
+def restart(folder: FederationFolder) -> str:
+    """Return how to restart the service, as part of a sentence.
+
+    A run's checkpoint is not in the database, and the sites come back by themselves where it is made anew.
+    """
+    return (
+        f"`fedskew federation down {folder.path}` and `up` start it anew, and the same command "
+        f"then goes on where the run stands; if the database is damaged, move {folder.database}* away in between"
+    )
