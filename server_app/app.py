@@ -167,7 +167,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.round_began = time.perf_counter()
-        self.model = model_of(self.settings, self.federation)()
+        self.model = model_of(self.settings, self.federation)
         device = choose_device(self.settings.server_device)
         self.strategy = strategy_of(
             self.settings, self.federation, self.model, device, self.folder.note_waiting
@@ -432,18 +432,18 @@ class Run:
 
 def round_line(record: RoundRecord, settings: RunSettings) -> str:
     """Return the line that a run reports about a round: its loss, each model's balanced accuracy, and failures."""
-    words = ["without rounds"]  # rounds = 0: heads in closed form, and no client has trained
+    start = "without rounds"  # heads in closed form, and no client has trained
     if record.round:
-        words = [f"round {record.round:>3}/{settings.general.rounds}  loss {record.loss:.3f}"]
+        start = f"round {record.round:>3}/{settings.general.rounds}  loss {record.loss:.3f}"
+    words = [start]
     for name, numbers in record.models.items():
         row = row_name(settings.parts, name)
         words.append(f"{row} {numbers['balanced-accuracy']:.4f}")
     if record.failures:
         sites = () if settings.agreement is None else settings.agreement.names
         names = [client_name(client, sites) for client in islice(record.failures, MOST_NAMED)]
-        more = len(record.failures) - MOST_NAMED
-        if more > 0:
-            names.append(f"{more} more")
+        if len(record.failures) > MOST_NAMED:
+            names.append(f"{len(record.failures) - MOST_NAMED} more")
         words.append(f"left out: {', '.join(names)}")
     if record.ended:
         words.append(f"last round: {record.ended}")

@@ -90,8 +90,7 @@ def write_readiness(grid: Grid, settings: RunSettings, file: Path) -> None:
         rule = f"must be sites:FILE with {QUESTION} = FILE"
         raise SettingError("dataset", settings.data.dataset, rule)
     federation = federation_of(settings)
-    build = model_of(settings, federation)
-    rounds = strategy_of(settings, federation, build(), "cpu")
+    rounds = strategy_of(settings, federation, model_of(settings, federation), "cpu")
     failures = ask_readiness(rounds, grid).failures
     answers = {name: failures.get(client, "") for client, name in enumerate(agreement.names)}
     write_text(file, json.dumps(answers))

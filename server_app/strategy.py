@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from client_app.features import changes_images, with_features
@@ -25,36 +24,36 @@ def federation_of(settings: RunSettings) -> Federation:
 
     A model whose backbone is frozen takes that backbone's features in place of images.
     """
-    general = settings.general
-    federation = federate(settings.data, general.seed)
+    federation = federate(settings.data, settings.general.seed)
     if settings.agreement is None:
         samples = sum(len(indices) for indices in federation.train_indices)
         for variant in settings.variants:
             variant.check_size(samples)
-    elif settings.model.freeze == "all":
-        # The server has no sample: of the features it needs their number alone.
-        features = replace(federation.dataset, shape=settings.input_shape, mean=(0.0,), std=(1.0,))
-        return replace(federation, dataset=features, augmentation="none")
-    device = choose_device(settings.server_device)
-    if settings.agreement is not None:
+        return with_features(
+            federation,
+            settings.general.model,
+            settings.hashed_model,
+            settings.data.cache,
+            choose_device(settings.server_device),
+            changes_images(settings.variants),
+        )
+    if settings.model.freeze != "all":
         return federation
-    return with_features(
-        federation,
-        general.model,
-        settings.hashed_model,
-        settings.data.cache,
-        device,
-        changes_images(settings.variants),
-    )
+    # The server has no sample: of the features it needs their number alone.
+    features = replace(federation.dataset, shape=settings.input_shape, mean=(0.0,), std=(1.0,))
+    return replace(federation, dataset=features, augmentation="none")
 
 
-def model_of(settings: RunSettings, federation: Federation) -> Callable[[], Classifier]:
-    """Return what builds the run's model with its first weights."""
-    general = settings.general
+def model_of(settings: RunSettings, federation: Federation) -> Classifier:
+    """Return the run's model with its first weights."""
     dataset = federation.dataset
-    seed = initial_seed(general.seed)
-    model = settings.hashed_model
-    return partial(build, general.model, dataset.shape, dataset.num_classes, seed, model)
+    return build(
+        settings.general.model,
+        dataset.shape,
+        dataset.num_classes,
+        initial_seed(settings.general.seed),
+        settings.hashed_model,
+    )
 
 
 def strategy_of(

@@ -42,11 +42,8 @@ def own_weights(site: Site) -> str:
     file = str(site.weights)
     try:
         here = sha256_of(file)
-    except SettingError as error:
-        raise DataError(f"{error.rule}, and {agreed}", where=file) from None
-    if here != agreement.weights:
-        raise DataError(f"has sha256 {here}, and {agreed}", where=file)
-    try:
+        if here != agreement.weights:
+            raise DataError(f"has sha256 {here}, and {agreed}", where=file)
         check_weights(agreement.backbone, file)
     except SettingError as error:
         raise DataError(f"{error.key}: {error.rule}", where=file) from None
@@ -84,9 +81,9 @@ def numbered(source: str) -> list[str]:
     lines = source.replace("\r\n", "\n").split("\n")
     if not lines[-1]:
         lines.pop()
-    return [f"{number:>5}  {escaped_line(line)}" for number, line in enumerate(lines, 1)]
-
-
-def escaped_line(line: str) -> str:
-    """Return a line in ASCII: a letter of another script may look like one that Python reads differently."""
-    return escaped(line.expandtabs(8).encode("ascii", "backslashreplace").decode())
+    numbered_lines = []
+    for number, line in enumerate(lines, 1):
+        # In ASCII: a letter of another script may look like one that Python reads differently.
+        shown = line.expandtabs(8).encode("ascii", "backslashreplace").decode()
+        numbered_lines.append(f"{number:>5}  {escaped(shown)}")
+    return numbered_lines

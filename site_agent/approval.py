@@ -27,8 +27,6 @@ MODULE_PACKAGES = ("strategies", "server_app", "fedskew")
 
 TEXT, APP, RECORD = "federation.toml", "app.fab", "approval.json"
 """What is approved: the files of `Site.approved`."""
-LISTED = 20
-"""Files of an app that are listed as changed; a new release changes hundreds."""
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------
@@ -123,11 +121,9 @@ def changes_since(site: Site, content: bytes, files: Mapping[str, bytes]) -> lis
         return []
     texts = former.splitlines(), content.decode().splitlines()
     lines = list(difflib.unified_diff(*texts, "approved", "new", lineterm=""))
-    names = sorted(former_files.keys() | files.keys())
-    changed = [name for name in names if former_files.get(name) != files.get(name)]
-    lines += [f"file changed, added or removed: {name!r}" for name in changed[:LISTED]]
-    if len(changed) > LISTED:
-        lines.append(f"and {len(changed) - LISTED} files more")
+    for name in sorted(former_files.keys() | files.keys()):
+        if former_files.get(name) != files.get(name):
+            lines.append(f"file changed, added or removed: {name!r}")
     return ["", "Other than what is approved here:", *lines] if lines else []
 
 

@@ -63,11 +63,8 @@ class Audit:
             os.fsync(file.fileno())
 
     def lines(self) -> list[bytes]:
-        """Return the log's complete lines, oldest first. Raises DataError where it cannot be read."""
-        try:
-            return complete_lines(self.path)
-        except OSError as error:
-            raise DataError(f"cannot be read: {error.strerror}", where=str(self.path)) from None
+        """Return the log's complete lines, oldest first. Raises OSError where it cannot be read."""
+        return complete_lines(self.path)
 
     def has_partial_line(self) -> bool:
         """Return whether something follows the last complete line."""

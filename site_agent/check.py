@@ -173,10 +173,9 @@ def policy(site: Site) -> str:
 
 def device(site: Site) -> str:
     """The GPU, where one is asked for."""
-    numbers = range(torch.cuda.device_count())
-    names = ", ".join(map(torch.cuda.get_device_name, numbers)) or "no GPU"
-    text = f"{site.device}, {site.threads} of {os.cpu_count()} threads, {names}"
-    if site.device == "cuda" and not numbers:
+    gpus = torch.cuda.device_count()
+    text = f"{site.device}, {site.threads} of {os.cpu_count()} threads, {gpus} GPUs"
+    if site.device == "cuda" and not gpus:
         raise DataError(f'{text}; install a driver and a torch for it, or set device = "cpu"')
     return text
 
@@ -240,15 +239,13 @@ def columns(site: Site) -> str:
     """Whether the input columns of a table are matched by name."""
     agreed = site.agreement.input_columns
     here = own_columns(site)
-    if not agreed or not here:
-        who = "federation.toml" if not agreed else site.data
-        return Warned(
-            f"{who} names no input columns, so their order counts, and nobody can compare it"
+    if agreed and here:
+        order = (
+            "" if here == agreed else "; the file has them in another order than federation.toml"
         )
-    text = f"{len(here)} input columns, matched by name"
-    if here != agreed:
-        text += "; the file has them in another order than federation.toml"
-    return text
+        return f"{len(agreed)} input columns, matched by name{order}"
+    who = site.data if agreed else "federation.toml"
+    return Warned(f"{who} names no input columns, so their order counts, and nobody can compare it")
 
 
 def standardization(site: Site) -> str:

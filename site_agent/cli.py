@@ -249,11 +249,8 @@ def status(
     print(check.approval(this_site))
     print(check.row("key known", lambda: check.known(read_link(site))))
     print(check.Row("at work", is_at_work(this_site.state), str(this_site.state)))
-    lines = this_site.audit.lines()
-    last_entry = "none"
-    if lines:
-        last_entry = described(lines[-1]) or str(this_site.audit.no_entry(len(lines)))
-    print(f"last entry {last_entry}")
+    for line in this_site.audit.lines()[-1:]:
+        print(f"last entry {described(line) or 'is damaged: fedskew-site log --verify'}")
     for folder in sorted((this_site.state / "runs").glob("*")):
         size = sum(file.stat().st_size for file in folder.rglob("*"))
         print(f"run        {folder.name}, {size / 2**20:.1f} MiB")
@@ -277,15 +274,11 @@ def log(
     if verify:
         print(f"{audit.verify()} lines follow from each other")
         return
-    damaged = []
-    for number, line in enumerate(audit.lines(), start=1):
-        text = described(line)
-        if text:
-            print(text)
-        else:
-            damaged.append(number)
-    if damaged:
-        raise audit.no_entry(damaged[0])
+    texts = [described(line) for line in audit.lines()]
+    for text in filter(None, texts):
+        print(text)
+    if "" in texts:
+        raise audit.no_entry(texts.index("") + 1)
 
 
 def described(line: bytes) -> str:

@@ -32,12 +32,9 @@ def export(site: Site, shared: Path, output: Path) -> Path:
         tensors, text = read(source, {KIND: "model"})
     except Damaged as error:
         raise DataError(str(error)) from None
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", where=str(source)) from None
-    if "run" not in text:
-        raise DataError("is not one of `fedskew export`", where=str(source))
-    if KEPT not in text:
-        raise DataError("is whole as it is: no site keeps a part of it", where=str(source))
+    if not {"run", KEPT} <= text.keys():
+        reason = "is whole as it is, or not one of `fedskew export`: no site keeps a part of it"
+        raise DataError(reason, where=str(source))
     if target.resolve() == source.resolve():
         raise DataError(f"must be another folder than that of {source}", where=str(output))
     try:
@@ -53,9 +50,6 @@ def export(site: Site, shared: Path, output: Path) -> Path:
         reason = f"its metadata {KEPT} names no memory of a site"
         raise DataError(reason, where=str(source)) from None
     private = memory.get("private", {})
-    both = tensors.keys() & private.keys()
-    if both:
-        raise DataError(f"holds {min(both)}, which this site keeps for itself", where=str(source))
     metadata = {**text, **reading_of(site), "site": site.name}
     del metadata[KEPT]
     write_atomically(target, {**tensors, **private}, metadata)

@@ -17,7 +17,7 @@ def make_key(path: Path) -> str:
     """Write a new private key (ECDSA P-384, OpenSSH's format, for its owner alone) and return the public one.
 
     Raises:
-        DataError: the file is there already, or cannot be written.
+        DataError: the file is there already.
     """
     key = ec.generate_private_key(ec.SECP384R1())
     write_private(path, key, serialization.PrivateFormat.OpenSSH)
@@ -28,7 +28,7 @@ def make_mask_key(path: Path) -> str:
     """Write a new private key for masked sums (X25519, PKCS 8, for its owner alone) and return the public one.
 
     Raises:
-        DataError: the file is there already, or cannot be written.
+        DataError: the file is there already.
     """
     key = X25519PrivateKey.generate()
     write_private(path, key, serialization.PrivateFormat.PKCS8)
@@ -40,7 +40,7 @@ def write_private(
     key: ec.EllipticCurvePrivateKey | X25519PrivateKey,
     form: serialization.PrivateFormat,
 ) -> None:
-    """Write a new key's file for its owner alone. Raises DataError where it is there already, or cannot be written."""
+    """Write a new key's file for its owner alone. Raises DataError where it is there already."""
     pem = serialization.Encoding.PEM
     content = key.private_bytes(pem, form, serialization.NoEncryption())
     try:
@@ -50,8 +50,6 @@ def write_private(
             file.write(content)
     except FileExistsError:
         raise DataError("is there already; a key is never overwritten", where=str(path)) from None
-    except OSError as error:
-        raise DataError(f"cannot be written: {error.strerror}", where=str(path)) from None
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:

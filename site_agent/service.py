@@ -124,7 +124,7 @@ def execute(
 
     record = site.approved / RECORD
     stamp = stamp_of(record)
-    files = approved_files(site)  # raises DataError before torch is imported, which takes seconds
+    files = approved_files(site)
     write_log(site.state / "site.log")
     os.environ.update(environment(site.state / "link"))
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -208,7 +209,7 @@ def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
     """
     name = results.experiment.name
     chosen = replace(results, experiment=replace(results.experiment, selection=round))
-    rows = [row for column in chosen.columns for row in column.rows]
+    rows = chain.from_iterable(column.rows for column in chosen.columns)
     rule = f"is not there: no finished run of {name} has keep-best, which keeps its best round"
     if round != "last" and not any(row.numbers for row in rows):
         raise SettingError("--round", round, rule)

@@ -255,9 +255,11 @@ def judge_models(results: ExperimentResults, claim: Same) -> Verdict:
         if number == 1:
             what = f"one model, {known[0][:HASH_DIGITS]},"
         sentences.append(f"{row}: {what} in {len(known)} of {len(hashes)} runs")
-        is_complete = known and len(known) == len(hashes)
-        statuses.append("fails" if number > 1 else "holds" if is_complete else "open")
-    status = next(status for status in ("fails", "open", "holds") if status in statuses)
+        if number > 1:
+            statuses.append("fails")
+        elif not known or len(known) < len(hashes):
+            statuses.append("open")
+    status = min(statuses, default="holds")  # fails goes before open
     return Verdict(claim, status=status, why_not="; ".join(sentences))
 
 

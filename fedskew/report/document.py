@@ -26,6 +26,7 @@ from fedskew.report.tables import (
     selection_table,
     tuning_table,
 )
+from server_app.evaluation import PositiveClass
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
 from server_app.settings import defaults
 
@@ -254,14 +255,16 @@ def what_was_run(results: ExperimentResults) -> dict[str, str]:
     """Return by heading what was run, of the plan's settings and of what the finished runs have recorded."""
     runs = list(results.runs.values())
     flat = [run.settings.flat() for run in runs]
-    positives = [run.positive_class for column in results.columns for run in column.runs]
+    positives: list[PositiveClass] = []
+    for column in results.columns:
+        positives += [run.positive_class for run in column.runs if run.positive_class is not None]
     texts = {
         "data": distinct(map(data, runs)),
         "clients": clients(runs),
         "settings": settings_in_words(flat),
         "seeds": ", ".join(map(str, results.seeds)),
         "tested": tested(results.finished),
-        "positive class": distinct(positive.name for positive in positives if positive),
+        "positive class": distinct(positive.name for positive in positives),
     }
     return {heading: text for heading, text in texts.items() if text}
 
@@ -304,7 +307,9 @@ def clients(runs: Sequence[Run]) -> str:
     if sites:
         return f"{sites}; how many samples of which class each holds is known there alone"
     text = distinct((run.settings.data.clients for run in runs), " or ")
-    sizes = [sum(counts_C) for run in runs for counts_C in run.samples.get("train", ())]
+    sizes: list[int] = []
+    for run in runs:
+        sizes += [sum(counts_C) for counts_C in run.samples.get("train", ())]
     return f"{text}, {span(sizes)} training samples each" if sizes else text
 
 

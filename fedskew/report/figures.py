@@ -122,8 +122,9 @@ def curves(column: ColumnResults, metric: str = "", by_bytes: bool = False) -> F
 def recall_by_round(row: RowResults) -> Figure | None:
     """Return the recall of every class in each evaluated round, a mean over the seeds."""
     of_round: dict[int, list[Sequence[float]]] = {}
-    for point in (point for run in row.runs for point in run.points):
-        of_round.setdefault(point.round, []).append(point.numbers.recall)
+    for run in row.runs:
+        for point in run.points:
+            of_round.setdefault(point.round, []).append(point.numbers.recall)
     if len(of_round) < LEAST_ROUNDS:
         return None
     names = row.runs[0].run.settings.data.class_names

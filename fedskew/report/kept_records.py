@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def shortened(run: Run) -> list[RoundRecord]:
     Numbers by class and client are kept of the rounds that a selection can mean: an interval needs them.
     """
     selected = set()
-    for model in {name for record in run.records for name in record.models}:
+    for model in set(chain.from_iterable(record.models for record in run.records)):
         points = points_of(run.records, model)
         for selection in SELECTIONS:
             selected |= {(model, one.round) for one in select(points, selection, fewer=True)}

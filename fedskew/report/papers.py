@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ class PapersReport:
 
     @property
     def statements(self) -> list[Statement]:
-        return [one for statements in self.by_paper.values() for one in statements]
+        return [*chain.from_iterable(self.by_paper.values())]
 
     @property
     def counts(self) -> dict[str, str]:

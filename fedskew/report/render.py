@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,7 @@ def terminal_text(documents: Sequence[Document], width: int = 80, verbose: bool 
 
 def overall(documents: Sequence[Document]) -> str:
     """Return how many claims of several reports hold; empty for one report and without claims."""
-    verdicts = [verdict for document in documents for verdict in document.verdicts]
+    verdicts = [*chain.from_iterable(document.verdicts for document in documents)]
     return claims_in_words(verdicts) if len(documents) > 1 and verdicts else ""
 
 
@@ -165,7 +166,7 @@ def latex_text(text: str) -> str:
 
 def csv_text(documents: Sequence[Document]) -> str:
     """Return the numbers of all experiments as CSV, with four decimals; lists are separated by spaces."""
-    entries = [entry for document in documents for entry in numbers(document.results)]
+    entries = [*chain.from_iterable(numbers(document.results) for document in documents)]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(entries[0])

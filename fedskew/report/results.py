@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,7 @@ class ColumnResults:
     @property
     def runs(self) -> list[SeedResult]:
         """The finished runs, row by row."""
-        return [run for row in self.rows for run in row.runs]
+        return [*chain.from_iterable(row.runs for row in self.rows)]
 
     def titled(self, text: str) -> str:
         """Return a caption or sentence with the column's name before it; a single column has none."""

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ class Run:
         if self.lost:
             rounds = listed(map(str, self.lost), 10)
             yield f"the records of rounds {rounds} are lost; curves, bests and means lack them"
-        times_of = Counter(client for record in self.records for client in record.failures)
+        times_of = Counter(chain.from_iterable(record.failures for record in self.records))
         if times_of:
             sites = self.agreement.get("sites")
             clients = []

@@ -430,6 +430,7 @@ def vectors(row: RowResults, key: str) -> Floats | None:
         key: recall, NAME-by-class, or the name of a number over the clients.
     """
     by_seed = []
+    sizes: set[int] = set()
     for run in row.runs:
         of_rounds = []
         for point in run.selected:
@@ -438,7 +439,7 @@ def vectors(row: RowResults, key: str) -> Floats | None:
             of_rounds.append(by_class.get(key) or numbers.spreads.get(key, Spread()).values)
         if any(of_rounds):
             by_seed.append(of_rounds)
-    sizes = {len(values) for of_rounds in by_seed for values in of_rounds}
+            sizes |= set(map(len, of_rounds))
     if len(sizes) != 1:
         return None
     return np.array([np.mean(np.array(of_rounds, float), axis=0) for of_rounds in by_seed])

@@ -86,7 +86,7 @@ def test_heads_beside_a_trained_method_change_nothing_of_it(train: Train) -> Non
 
 def test_a_client_whose_statistics_cannot_be_is_named(train: Train) -> None:
     for name, spoil, reason in (
-        ("sums", lambda tensor: tensor[:, :-1], "not int64 of shape"),
+        ("sums", lambda tensor: tensor[:, :-1], "not int64 of 10x64"),
         ("triangle", lambda tensor: tensor * 0 + 2**60, "a sum of products"),
         ("counts", lambda tensor: tensor + 1, "samples"),
     ):

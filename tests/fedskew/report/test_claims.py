@@ -148,6 +148,9 @@ def test_the_numbers_are_those_of_the_column_that_decides() -> None:
     close = [70.0, 71.0, 70.4]
     verdict = judged(made(last(fedshift=[HIGH, close], fedavg=[LOW, LOW])), PAIR)
     assert (verdict.deciding, verdict.above, verdict.parts) == ("E = 5", 2, 2)
+    wide, narrow = [60.0, 85.0, 80.0], [71.9, 72.0, 72.1]
+    least = judged(made(last(fedshift=[wide, narrow], fedavg=[[70.0] * 3] * 2)), PAIR)
+    assert (least.deciding, least.status) == ("E = 1", "unclear"), "its interval reaches lowest"
     assert verdict.status == "unclear" and list(verdict.found.by_seed.values()) == [
         0.0,
         0.5,

@@ -93,6 +93,8 @@ def test_every_form_shows_rows_with_diverged_seeds(tmp_path: Path, fedskew: FedS
     for form in ([], ["--markdown"], ["--latex"]):
         text = fedskew(*words, *form)[1]
         assert "1 of 2 seeds, 1 diverged" in text and "0 of 2 seeds, 2 diverged" in text
+        if "--markdown" in form:
+            assert "not judged (fedshift diverged in 1 of 2 seeds)" in text
 
 
 @pytest.mark.parametrize(
