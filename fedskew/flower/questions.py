@@ -47,7 +47,8 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
         counts = torch.tensor(record.get(CLASS_COUNTS, []), dtype=torch.int64)
         first = next(iter(answers.values()), {"counts": counts})
         classes = len(first["counts"])
-        reason = Range(0, LARGEST).violation(counts)
+        fewest, most = (int(counts.min()), int(counts.max())) if len(counts) else (0, 0)
+        reason = Range(0, LARGEST).violation(fewest, most)
         if not len(counts) or len(counts) != classes:
             reason = f"is of {len(counts)} classes, and of {classes} at another node"
         if reason:
