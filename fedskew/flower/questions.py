@@ -44,10 +44,12 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
                 "above the client's train function and call local_round with variants=[...] in it"
             )
         record = reply.content.metric_records.get(METRICS, MetricRecord())
-        counts = torch.tensor(record.get(CLASS_COUNTS, []), dtype=torch.int64)
+        counts = torch.tensor(record.get(CLASS_COUNTS, []))
         first = next(iter(answers.values()), {"counts": counts})
         classes = len(first["counts"])
         reason = Range(0, LARGEST).violation(counts)
+        if counts.is_floating_point():
+            reason = "is not in whole numbers"
         if not len(counts) or len(counts) != classes:
             reason = f"is of {len(counts)} classes, and of {classes} at another node"
         if reason:
