@@ -164,14 +164,6 @@ class Table:
         self.require(each_once, key, "must name each once")
         return tuple(values)
 
-    def numbers(self, key: str) -> tuple[float, ...]:
-        """Return a list of numbers. Raises DataError for what is none."""
-        values = self.take(key, list)
-        types = {type(value) for value in values}
-        some_numbers = len(values) > 0 and types <= {int, float}
-        self.require(some_numbers, key, "must be a list of numbers")
-        return tuple(map(float, values))
-
 
 def read_toml(path: Path) -> tuple[bytes, dict[str, Any]]:
     """Return a file's bytes and what they say. Raises DataError for a file that is missing, too large or no TOML."""
