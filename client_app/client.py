@@ -253,34 +253,27 @@ class Upload:
             raise ValueError("the clients' answers are not sent to each other: returned=False")
 
 
-@dataclass(frozen=True)
-class Requirements:
-    """What a variant requires of a run's model, data, settings and other variants. Each field is a requirement."""
+NEEDS: Mapping[str, str] = {
+    "batch-norm": "the model has batch norm, and no other variant decides which of its tensors stay on the client",
+    "images": "the inputs are images",
+    "own-head": "the features train, and no method needs a shared head: each client has its own",
+    "separate-models": "every client has its own model, and no weights are shared",
+    "sgd": "clients take steps of SGD at one rate per round, as the equations divide by the steps' lengths",
+    "shared-head": "the head is shared: no client keeps its own",
+    "shared-weights": "the clients share weights; without any the variant would have no effect",
+    "signed-loss": "the server accepts a negative training loss, as one of the loss terms has no lower bound",
+    "teacher": "`loss_term` gets `teacher_BC`: logits of the model as received, in eval mode and without gradient",
+    "uncorrected-prior": "no other variant corrects the class prior, which would then be corrected twice",
+    "whole-model": "the model is the same everywhere: no client keeps a part of it",
+}
+"""What variants and server methods may need of a run's model, data, settings and other methods."""
 
-    batch_norm: bool = False
-    """The model has batch norm, and no other variant decides which of its tensors stay on the client."""
-    images: bool = False
-    """The inputs are images."""
-    shared_weights: bool = False
-    """The clients share weights. Without any the variant would have no effect."""
-    own_head: bool = False
-    """The features train, and no server method needs a shared head: each client has its own."""
-    separate_models: bool = False
-    """Every client has its own model, and no weights are shared."""
-    uncorrected_prior: bool = False
-    """No other variant corrects the class prior, which would then be corrected twice."""
-    sgd: bool = False
-    """The local optimizer is SGD with one rate per round, as the equations divide by the steps' lengths."""
-    signed_loss: bool = False
-    """The server accepts a negative training loss, as one of the loss terms has no lower bound."""
-    teacher: bool = False
-    """`loss_term` gets `teacher_BC`: logits of the model as received, in eval mode and without gradient."""
-    ignored_settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings that have no effect in a run with this variant: key -> reason.
 
-    A run that sets one of them to another value than its default is refused. The reason ends the error
-    "has no effect beside NAME, which ...".
-    """
+def check_needs(part: type) -> None:
+    """Raise TypeError for a variant or server method that needs what is not in NEEDS."""
+    unknown = part.needs - NEEDS.keys()  # type: ignore[attr-defined]
+    if unknown:
+        raise TypeError(f"{part.__name__}.needs: {min(unknown)} is none of {', '.join(NEEDS)}")
 
 
 @dataclass(frozen=True)
@@ -294,12 +287,17 @@ class Variant(Settings):
 
     name: ClassVar[str]
     """The variant's name in `method` and the section of its settings."""
-    requirements: ClassVar[Requirements] = Requirements()
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What it requires of a run: words of NEEDS."""
     personal_model: ClassVar[bool] = False
     """Whether the variant's memory is a personal model of the client, evaluated in addition to the shared model.
 
     A client without memory has the shared model. Training the personal model takes as many steps as the shared one.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_needs(cls)
 
     @property
     def upload(self) -> Upload:
@@ -373,7 +371,7 @@ class Variant(Settings):
             features_BD: the head's inputs, with gradient, from the same forward pass as the logits.
             logits_BC: the model's logits, without scales and offsets.
             teacher_BC: the logits of the model as received for the same inputs, in eval mode and without
-                gradient; None unless `Requirements.teacher` of some variant asks for them.
+                gradient; None unless some variant needs a teacher.
         """
         return torch.zeros_like(logits_BC[:, 0])
 

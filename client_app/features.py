@@ -83,7 +83,7 @@ def with_features(
 
 def changes_images(variants: Sequence[Variant]) -> bool:
     """Return whether one of the variants trains on images that it changes at random."""
-    return any(variant.requirements.images for variant in variants)
+    return any("images" in variant.needs for variant in variants)
 
 
 def used(federation: Federation) -> dict[str, NDArray[np.int64]]:

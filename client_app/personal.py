@@ -53,7 +53,7 @@ def is_personal(model: str, variants: Sequence[Variant]) -> bool:
     """Return whether a run's model is another one at each client: a model of its own, or a head of its own."""
     if model == FINE_TUNED or model in variants_with_models(variants):
         return True
-    return any(variant.requirements.own_head for variant in variants)
+    return any("own-head" in variant.needs for variant in variants)
 
 
 def variants_with_models(variants: Sequence[Variant]) -> list[str]:

@@ -162,7 +162,7 @@ class Task:
 
     def with_teacher(self) -> "Task":
         """Return the task with a copy of the model as received in `teacher`, if a variant needs its logits."""
-        if not any(variant.requirements.teacher for variant in self.variants):
+        if not any("teacher" in variant.needs for variant in self.variants):
             return self
         return replace(self, teacher=copy(self.client.model.state_dict()))
 

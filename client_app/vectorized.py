@@ -400,7 +400,7 @@ MAPPED_HOOKS = ("loss_weights", "loss_term", "gradient_offset")
 def unmapped(variants: Sequence[Variant]) -> str:
     """Return which variant torch.vmap cannot map over clients, and why; an empty sentence where it maps all."""
     for variant in variants:
-        if variant.requirements.teacher:
+        if "teacher" in variant.needs:
             return f"{variant.name} asks for the logits of a second model, the one received"
         if variant.head_first:
             return f"{variant.name} trains the head and the features one after the other"

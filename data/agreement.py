@@ -297,27 +297,21 @@ class Agreement(AgreedInputs, AgreedSites):
 
 
 def subtraction_warning(before: Agreement, after: Agreement) -> str:
-    """Return what the masked sums of two federations tell together: of a single site that only one of them has.
+    """Return what the masked sums of two federations tell together: of the sites that only one of them has.
 
     Empty where the sites are the same, or one of the two has no masked sums.
     """
     keys_before = {site.key for site in before.sites}
     keys_after = {site.key for site in after.sites}
-    joining = [site.name for site in after.sites if site.key not in keys_before]
-    leaving = [site.name for site in before.sites if site.key not in keys_after]
-    if not (before.masked and after.masked) or not (joining or leaving):
+    changes = [f"{site.name} joins" for site in after.sites if site.key not in keys_before]
+    changes += [f"{site.name} leaves" for site in before.sites if site.key not in keys_after]
+    if not changes or not (before.masked and after.masked):
         return ""
-    changes = []
-    for names, word in ((joining, "joins"), (leaving, "leaves")):
-        changes += [f"{name} {word}" for name in names]
-    change = f"{', '.join(changes)}: masked sums of both federations differ by "
-    if len(changes) == 1:
-        (name,) = joining or leaving
-        return (
-            f"{change}{name} alone, so whoever has both learns its class counts and feature "
-            "statistics by subtraction"
-        )
-    return f"{change}these sites alone, so whoever has both learns what they have together by subtraction"
+    whose = "its" if len(changes) == 1 else "their joint"
+    return (
+        f"{', '.join(changes)}: masked sums of both federations differ by no other site, so whoever has both "
+        f"learns {whose} class counts and feature statistics by subtraction"
+    )
 
 
 def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:

@@ -135,20 +135,18 @@ def _check_name(name: str, dataset: str) -> None:
         return
     if name in KNOWN:
         return
-    similar = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
+    known = [*KNOWN, *ALIASES]
+    similar = difflib.get_close_matches(name.lower(), known, n=1)
     remedy = f"did you mean {similar[0]!r}?" if similar else ""
-    path = Path(name)
+    known += [f"{prefix}PATH" for prefix in OWN_PREFIXES]
+    known += [f"{DOMAINS_PREFIX}NAME,NAME", f"{SITES_PREFIX}FILE"]
+    rule = f"no data set is called {shortened(repr(name))}; known are {', '.join(known)}"
     # Path.exists raises OSError for a text that is too long for a path; os.path.exists does not.
     if not similar and ("/" in name or os.path.exists(name)):  # noqa: PTH110
         # The user gave a path without the prefix that says how to read it.
-        prefix = {".npz": "npz", ".csv": "csv"}.get(path.suffix, "folder")
-        suggestion = f"{prefix}:{name}"
-        remedy = f"did you mean {shortened(repr(suggestion))}?"
-        raise SettingError("dataset", dataset, "no data set is called so", remedy=remedy)
-    everything = [*KNOWN, *ALIASES]
-    everything += [f"{prefix}PATH" for prefix in OWN_PREFIXES]
-    everything += [f"{DOMAINS_PREFIX}NAME,NAME", f"{SITES_PREFIX}FILE"]
-    rule = f"no data set is called {shortened(repr(name))}; known are {', '.join(everything)}"
+        prefix = {".npz": "npz", ".csv": "csv"}.get(Path(name).suffix, "folder")
+        rule = "no data set is called so"
+        remedy = f"did you mean {shortened(repr(f'{prefix}:{name}'))}?"
     raise SettingError("dataset", dataset, rule, remedy=remedy)
 
 

@@ -9,9 +9,9 @@ from client_app.variants import VARIANTS
 from data import SettingError
 from server_app.methods import METHODS, Method, Setting, no_method
 from server_app.plugins import find
+from strategies import SERVER_METHODS
 from strategies.core.server import AVERAGE, ServerMethod
 from strategies.fedavg import FedAvg
-from strategies.registry import SERVER_METHODS
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def contradiction(members: Sequence[Method], parts: ComposedMethod) -> str:
             member.name for member in members if member.combine
         ],
         "both correct the class prior: together they would correct it twice": [
-            variant.name for variant in variants if variant.requirements.uncorrected_prior
+            variant.name for variant in variants if "uncorrected-prior" in variant.needs
         ],
         "want to draw the samples, and one can": [
             member.name
@@ -97,7 +97,7 @@ def contradiction(members: Sequence[Method], parts: ComposedMethod) -> str:
             if any(overrides(VARIANTS[name], "sample_weights") for name in member.variants)
         ],
         "both say what of batch norm stays on the client, and one can": [
-            variant.name for variant in variants if variant.requirements.batch_norm
+            variant.name for variant in variants if "batch-norm" in variant.needs
         ],
     }
     for rule, wanting in one_alone.items():
@@ -106,13 +106,13 @@ def contradiction(members: Sequence[Method], parts: ComposedMethod) -> str:
 
     for variant in variants:
         idle = [member.name for member in members if needs_shared(member)]
-        if variant.requirements.separate_models and idle:
+        if "separate-models" in variant.needs and idle:
             return f"{' and '.join(idle)} would do nothing: {variant.name} shares nothing"
         for part in serving:
-            if part.needs_whole_model and overrides(variant, "private_names"):
+            if "whole-model" in part.needs and overrides(variant, "private_names"):
                 needed = f"{part.name} needs the whole model to be the same everywhere"
                 return f"{needed}, and {variant.name} keeps a part on each client"
-            if part.needs_head and variant.requirements.own_head:
+            if "shared-head" in part.needs and "own-head" in variant.needs:
                 needed = f"{part.name} needs a shared head"
                 return f"{needed}, and {variant.name} keeps one on each client"
     return ""
@@ -124,7 +124,7 @@ def needs_shared(method: Method) -> bool:
         return True
     if any(key.startswith("server-") for key in (*method.defaults, *method.fixed)):
         return True
-    return any(VARIANTS[name].requirements.shared_weights for name in method.variants)
+    return any("shared-weights" in VARIANTS[name].needs for name in method.variants)
 
 
 def closed_form_methods() -> list[str]:

@@ -22,13 +22,13 @@ from client_app.training import train_round
 from client_app.variants import VARIANTS
 from data import DataSettings, Samples
 from server_app.methods import ContractViolation, Method
+from strategies import SERVER_METHODS
 from strategies.core.exchange import TRAIN, Exchange, Grid, Request
 from strategies.core.questions import ask_class_prior, ask_finally
 from strategies.core.rounds import RoundResult, Rounds
 from strategies.core.server import Update
 from strategies.core.validation import expected_of
 from strategies.fedavg import FedAvg
-from strategies.registry import SERVER_METHODS
 
 CLASSES, SHAPE, MODEL = 4, (1, 4, 4), "mlp-bn"
 COUNTS = (((6, 0, 3, 1), (1, 2, 0, 4)), ((0, 0, 5, 0), (3, 1, 0, 0)), ((0, 1, 0, 0), (2, 2, 2, 2)))

@@ -13,8 +13,8 @@ from data import SettingError
 from data.readers.catalog import is_sites
 from data.sites import agreement_of, file_of
 from server_app.methods import GROUP, METHODS, ContractViolation, Method
+from strategies import SERVER_METHODS
 from strategies.core.server import ServerMethod
-from strategies.registry import SERVER_METHODS
 
 PART_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 Part = type[Variant] | type[ServerMethod]

@@ -45,7 +45,7 @@ from server_app.plugins import load_agreed_module, register, sources_of
 from server_app.round_selection import METRICS
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.server import ServerMethod
-from strategies.core.server_optimizer import FORMS, RULES, AdaptiveOptimizer, ServerOptimizer
+from strategies.core.server_optimizer import FORMS, RULES, ServerOptimizer
 
 Scalar = bool | int | float | str
 MODEL = Rule(
@@ -126,19 +126,14 @@ class GeneralSettings(Settings):
         )
 
     @property
-    def optimizer(self) -> ServerOptimizer | AdaptiveOptimizer:
+    def optimizer(self) -> ServerOptimizer:
         """Return the server optimizer that these settings choose."""
-        if self.server_optimizer == "momentum":
-            return ServerOptimizer(
-                learning_rate=self.server_learning_rate,
-                momentum=self.server_momentum,
-                form=self.server_momentum_form,
-            )
-        return AdaptiveOptimizer(
+        has_momentum = self.server_optimizer == "momentum"
+        return ServerOptimizer(
             learning_rate=self.server_learning_rate,
             momentum=self.server_momentum,
+            rule=self.server_momentum_form if has_momentum else self.server_optimizer,
             adaptivity=self.server_adaptivity,
-            rule=self.server_optimizer,
         )
 
 

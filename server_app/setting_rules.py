@@ -24,8 +24,8 @@ from server_app.methods import METHODS
 from server_app.plugins import sources_of
 from server_app.round_selection import RANKINGS
 from server_app.run_settings import RunSettings, takes_batch_norm
+from strategies import SERVER_METHODS
 from strategies.core.server import needs_holdout
-from strategies.registry import SERVER_METHODS
 
 FIX_FEATURES = f"freeze = all beside a backbone, or model = {' or '.join(FIXED_FEATURES)}"
 """How features stay as they are."""
@@ -153,8 +153,8 @@ def check_validation(run: RunSettings) -> None:
 def check_training(run: RunSettings) -> None:
     """Raise SettingError for local training, or fine-tuning, that a part of the method cannot take."""
     training = run.training
-    needing = [variant.name for variant in run.variants if variant.requirements.sgd]
-    needing += [part.name for part in run.serving if part.needs_sgd]
+    needing = [variant.name for variant in run.variants if "sgd" in variant.needs]
+    needing += [part.name for part in run.serving if "sgd" in part.needs]
     for name in needing:
         if training.optimizer != "sgd":
             rule = f"does not go with {name}, whose equations assume SGD"
@@ -205,17 +205,17 @@ def check_variants(run: RunSettings) -> None:
     if run.model.freeze == "all":
         inputs = "kept features"
     for variant in run.variants:
-        name, requirements = variant.name, variant.requirements
-        if requirements.batch_norm and not run.has_batch_norm:
+        name = variant.name
+        if "batch-norm" in variant.needs and not run.has_batch_norm:
             if run.model.norm == "group":
                 rule = f"has group norm in the place of batch norm, which {method} keeps local ({name})"
                 raise run.error("model", rule, "leave out norm = group")
             rule = f"has no batch norm, which {method} keeps local ({name})"
             raise run.error("model", rule, with_batch_norm(run))
-        if requirements.own_head and run.has_fixed_features:
+        if "own-head" in variant.needs and run.has_fixed_features:
             rule = f"has no layer that {method} would share: none but the head trains ({name})"
             raise run.error("model", rule)
-        if requirements.images and inputs:
+        if "images" in variant.needs and inputs:
             raise run.error("method", f"changes images ({name}), and the inputs are {inputs}")
 
 

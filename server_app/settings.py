@@ -149,15 +149,17 @@ def values_in_force(config: Mapping[str, Any]) -> tuple[dict[str, Scalar], Compo
     return {**values, **parts.defaults, **parts.fixed, **by_user}, parts
 
 
+OF_SHARED_WEIGHTS = ("server-learning-rate", "server-momentum", "server-momentum-form")
+"""Settings about what the clients share."""
+
+
 def ignored_settings(parts: ComposedMethod) -> dict[str, str]:
     """Return why settings, or sections of them, have no effect beside a method's variants, by key."""
     ignored: dict[str, str] = {}
     for name in parts.variants:
-        requirements = VARIANTS[name].requirements
-        for key, why in requirements.ignored_settings.items():
-            ignored[key] = f"{name}, which {why}"
-        if requirements.separate_models:
-            ignored[parts.combine] = f"{name}, which shares nothing"
+        if "separate-models" in VARIANTS[name].needs:
+            idle = (parts.combine, *OF_SHARED_WEIGHTS)
+            ignored |= dict.fromkeys(idle, f"{name}, which shares nothing")
     return ignored
 
 

@@ -1,1 +1,8 @@
-"""The server side of a round: how updates become a model, and which models are deployed."""
+"""The server side of methods: one file each, known by being here. How updates become a model, and what is deployed."""
+
+import sys
+
+from client_app.discovery import parts_in
+from strategies.core.server import ServerMethod
+
+SERVER_METHODS: dict[str, type[ServerMethod]] = parts_in(sys.modules[__name__], ServerMethod)

@@ -9,7 +9,7 @@ from client_app.models import Classifier
 from client_app.state import State, weighted_mean
 from client_app.training import mini_batches
 from data import Samples
-from strategies.distillation import on_cpu
+from strategies.feddf import on_cpu
 
 BATCH = 512
 """Inputs of a batch when statistics are estimated: their mean hardly depends on it, memory does."""

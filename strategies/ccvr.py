@@ -29,7 +29,7 @@ class CCVR(ServerMethod):
 
     name: ClassVar[str] = "ccvr"
     final_question: ClassVar[str] = "class-statistics"
-    needs_whole_model: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
 
     features_per_class: Annotated[int, Ge(0), Le(100_000)] = 200
     """M_c: virtual features of each class that any client has."""
@@ -73,13 +73,10 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
 
     The sum of squares is taken around the pooled mean: the class docstring's sum without its cancellation. A class with
     a single sample has covariance 0, one that nobody holds is 0 throughout. Diagonals (n, D) give a diagonal (C, D).
-    Raises ValueError for answers of both kinds.
     """
-    dimensions = {answer["covariances"].dim() for answer in answers}
-    if len(dimensions) > 1:
-        raise ValueError("some clients sent full covariances and others only diagonals")
-    shape = (width,) if dimensions == {2} else (width, width)
-
+    # Checked: class-statistics.covariance says for all answers whether they are full.
+    diagonal = any(answer["covariances"].dim() == 2 for answer in answers)
+    shape = (width,) if diagonal else (width, width)
     counts_C = torch.zeros(classes, dtype=torch.float64)
     sums_CD = torch.zeros(classes, width, dtype=torch.float64)
     for answer in answers:
@@ -99,19 +96,14 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
 
 def scatter_of(answer: State, means_CD: Tensor) -> Tensor:
     """Return one client's sums of squares around the pooled means, by class it has: (n, D, D), or diagonals (n, D)."""
-    counts_n = answer["counts"].double()
     covariances = answer["covariances"].double()
     between_nD = answer["means"].double() - means_CD[answer["classes"]]
-
     if covariances.dim() == 2:
-        counts_n1 = counts_n[:, None]
-        within_nD = (counts_n1 - 1) * covariances
-        return within_nD + counts_n1 * between_nD.square()
-
-    counts_n11 = counts_n[:, None, None]
-    outer_nDD = between_nD[:, :, None] * between_nD[:, None, :]
-    within_nDD = (counts_n11 - 1) * covariances
-    return within_nDD + counts_n11 * outer_nDD
+        squares = between_nD.square()
+    else:
+        squares = between_nD[:, :, None] * between_nD[:, None, :]
+    counts = answer["counts"].double().reshape(-1, *[1 for _ in covariances.shape[1:]])
+    return (counts - 1) * covariances + counts * squares
 
 
 def virtual_features(
@@ -125,13 +117,11 @@ def virtual_features(
     By eigenvectors, as a tail class with fewer samples than features has a singular covariance; eigenvalues that
     rounding made negative count as 0.
     """
+    normal_MD = torch.randn(number, len(mean_D), generator=draws, dtype=mean_D.dtype)
     if covariance.dim() == 1:
-        normal_MD = torch.randn(number, len(mean_D), generator=draws, dtype=mean_D.dtype)
-        deviations_D = covariance.clamp(min=0).sqrt()
-        return mean_D + normal_MD * deviations_D
+        return mean_D + normal_MD * covariance.clamp(min=0).sqrt()
     symmetric_DD = (covariance + covariance.T) / 2
     values_D, vectors_DD = torch.linalg.eigh(symmetric_DD)
     deviations_D = values_D.clamp(min=0).sqrt()
-    normal_MD = torch.randn(number, len(mean_D), generator=draws, dtype=mean_D.dtype)
     drawn_MD: Tensor = mean_D + (normal_MD * deviations_D) @ vectors_DD.T
     return drawn_MD

@@ -48,10 +48,10 @@ class Statistics:
     """n_c, int64."""
     means_CD: Tensor
     """mu_c; 0 for a class without samples."""
+    weights_C: Tensor
+    """v_c, int64: the weight of a sample of each class in `square_DD`."""
     square_DD: Tensor | None = None
     """sum v_y z z^T."""
-    weights_C: Tensor | None = None
-    """v_c, int64: the weight of a sample of each class in `square_DD`; None is 1."""
 
     @property
     def samples(self) -> int:
@@ -69,28 +69,25 @@ class Statistics:
         return Statistics(
             counts_C=self.counts_C[held],
             means_CD=self.means_CD[held],
+            weights_C=self.weights_C[held],
             square_DD=self.square_DD,
-            weights_C=None if self.weights_C is None else self.weights_C[held],
         )
+
+    @property
+    def scale(self) -> float:
+        """The factor that makes the weights of all samples sum to N."""
+        return self.samples / float(self.counts_C @ self.weights_C)
 
     @property
     def mass_C(self) -> Tensor:
         """(C,) float64: v_c n_c, scaled so that they sum to N."""
-        if self.weights_C is None:
-            return self.counts_C.double()
-        mass_C = self.counts_C.double() * self.weights_C.double()
-        return mass_C * (self.samples / mass_C.sum())
+        return self.counts_C.double() * self.weights_C.double() * self.scale
 
     @property
     def effective_samples(self) -> float:
-        """N; of weighted samples as many as give a mean of the same precision (Kish): (sum v)^2 / sum v^2."""
-        if self.weights_C is None:
-            return float(self.samples)
-        counts_C = self.counts_C.double()
-        weights_C = self.weights_C.double()
-        total = counts_C @ weights_C
-        total_of_squares = counts_C @ weights_C.square()
-        return float(total.square() / total_of_squares)
+        """How many samples of equal weight give a mean of the same precision (Kish): (sum v)^2 / sum v^2."""
+        total = int(self.counts_C @ self.weights_C)
+        return total**2 / int(self.counts_C @ self.weights_C.square())
 
     @property
     def mean_D(self) -> Tensor:
@@ -106,11 +103,8 @@ class Statistics:
         """
         if self.square_DD is None:
             raise ValueError("these statistics hold no sum of squares")
-        scale = 1.0
-        if self.weights_C is not None:
-            scale = self.samples / float((self.counts_C * self.weights_C).sum())
         of_means_DD = around_CD.T @ (around_CD * self.mass_C[:, None])
-        scatter_DD = self.square_DD * scale - of_means_DD
+        scatter_DD = self.square_DD * self.scale - of_means_DD
         return (scatter_DD + scatter_DD.T) / 2  # rounding has made it a little asymmetric
 
     def scatter_within(self) -> Tensor:
@@ -127,7 +121,7 @@ class Statistics:
         return (centered_CD * self.mass_C[:, None]).T
 
 
-def statistics_of(answer: State, step: float, weights_C: Tensor | None = None) -> Statistics:
+def statistics_of(answer: State, step: float, weights_C: Tensor) -> Statistics:
     """Return the statistics that the sum of all answers holds, on a grid of that step."""
     counts_C = answer["counts"]
     sums_CD = answer["sums"]
@@ -137,7 +131,7 @@ def statistics_of(answer: State, step: float, weights_C: Tensor | None = None) -
     if "triangle" in answer:
         integers_DD = from_triangle(answer["triangle"], sums_CD.shape[1])
         square_DD = integers_DD.double() * step**2
-    return Statistics(counts_C, means_CD, square_DD, weights_C)
+    return Statistics(counts_C, means_CD, weights_C, square_DD)
 
 
 @dataclass(frozen=True)
@@ -148,7 +142,7 @@ class ClosedFormHead(ServerMethod):
     and a bias that is lower by 30, so it never wins.
     """
 
-    needs_whole_model: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
     closed_form: ClassVar[bool] = True
     units: ClassVar[Mapping[str, Unit]] = {CLIPPED: Unit.PERCENT}
     asks: ClassVar[str]
@@ -188,15 +182,14 @@ class ClosedFormHead(ServerMethod):
         weight_CD, bias_C = for_all_classes(head, statistics)
         return {"weight": weight_CD.to(dtype), "bias": bias_C.to(dtype)}
 
-    def weights(self, counts_C: Tensor) -> Tensor | None:
-        """Return (C,) int64 v_c: with what weights the clients summed their squares; None is 1."""
-        return None
+    def weights(self, counts_C: Tensor) -> Tensor:
+        """Return (C,) int64 v_c: with what weights the clients summed their squares."""
+        return torch.ones_like(counts_C)
 
     def step(self, server: Server) -> float:
         """Return the step of the clients' grid."""
         asked = server.variants[self.asks]
-        if not isinstance(asked, GridStatistics):
-            raise TypeError(f"{self.asks} is no variant with a grid")
+        assert isinstance(asked, GridStatistics)
         return asked.grid.step
 
 

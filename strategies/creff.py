@@ -12,16 +12,15 @@ from torch import Tensor
 
 from client_app.state import State
 from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update
-from strategies.head import features_of, train_head, with_head
+from strategies.head import train_head, with_head
+from strategies.real_data import dissimilarities
 
 
 @dataclass(frozen=True)
 class FederatedFeatures(ServerMethod):
     """What CReFF is, whatever its distance and its head's training: see CReFF."""
 
-    needs_head: ClassVar[bool] = True
-    bias_columns: ClassVar[int] = 0
-    """Columns of an upload after the features': 1 where the bias's gradient is sent as well."""
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-head"})
     loss_name: ClassVar[str]
     """What the round's record calls the mean distance after the round's steps."""
 
@@ -34,11 +33,10 @@ class FederatedFeatures(ServerMethod):
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
-        shape_CD = server.model.head.weight.shape
-        classes, width = shape_CD
+        classes, width = server.model.head.weight.shape
         draws = server.generator(self.name)
         features_CMD = torch.randn(classes, self.features_per_class, width, generator=draws)
-        return {"features": features_CMD, **random_head(shape_CD, draws)}
+        return {"features": features_CMD, **random_head(classes, width, draws)}
 
     def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
         return {self.consumes: {"weight": state["weight"], "bias": state["bias"]}}
@@ -53,80 +51,54 @@ class FederatedFeatures(ServerMethod):
         if self.features_per_class == 0:
             return Deployment({self.name: shared}, state)
         state = on_device(state, server.device)
-        weight_CD, bias_C = state["weight"], state["bias"]
-        classes, width = weight_CD.shape
-        like_CE = weight_CD.new_empty(classes, width + self.bias_columns)
         uploads = [update.uploads[self.consumes] for update in updates]
-        gradients_NCE, held = mean_gradients(uploads, like_CE)
-        features_CMD = self.match(state["features"], weight_CD, bias_C, gradients_NCE, held)
+        wanted_NCE, held = mean_gradients(uploads, server.device)
+        features_CMD = self.match(state["features"], state, wanted_NCE, held)
 
         draws = server.generator(self.name)
+        classes, width = state["weight"].shape
         # A new random head every round, as in the authors' code.
-        head = on_device(random_head(weight_CD.shape, draws), server.device)
-        head = self.retrain(head, features_CMD, draws)
+        head = on_device(random_head(classes, width, draws), server.device)
+        labels_N = torch.arange(classes, device=server.device)
+        labels_N = labels_N.repeat_interleave(self.features_per_class)
+        head = self.retrain(head, features_CMD.reshape(-1, width), labels_N, draws)  # Eq. (7)
 
         # How well the features match now, under the head that the clients had.
-        matched_NCE = self.gradients(features_CMD[held], weight_CD, bias_C, held)
-        distances_NR = self.distances(matched_NCE, gradients_NCE)
+        matched_NCE = self.gradients(features_CMD[held], state, held)
+        distances_NR = self.distances(matched_NCE, wanted_NCE)
         numbers: dict[str, float | Sequence[float]] = {self.loss_name: distances_NR.mean().item()}
         numbers |= self.compared(server, features_CMD, distances_NR, held)
-        return Deployment(
-            models={self.name: with_head(shared, head)},
-            state=on_device({"features": features_CMD, **head}, "cpu"),
-            metrics=numbers,
-        )
+        new_state = on_device({"features": features_CMD, **head}, "cpu")
+        return Deployment({self.name: with_head(shared, head)}, new_state, numbers)
 
-    def match(
-        self,
-        features_CMD: Tensor,
-        weight_CD: Tensor,
-        bias_C: Tensor,
-        gradients_NCE: Tensor,
-        held: Tensor,
-    ) -> Tensor:
-        """Return the features after I steps down the distance, all classes at once; the others' features stay.
-
-        `gradients_NCE` are the clients' mean gradients of the classes `held` (N,).
-        """
+    def match(self, features_CMD: Tensor, head: State, wanted_NCE: Tensor, held: Tensor) -> Tensor:
+        """Return the features after I steps down the distance, all classes `held` at once; the others' stay."""
         moving_NMD = features_CMD[held].requires_grad_(True)
         for _ in range(self.feature_steps):
-            of_features_NCE = self.gradients(moving_NMD, weight_CD, bias_C, held)
-            distances_NR = self.distances(of_features_NCE, gradients_NCE)
+            distances_NR = self.distances(self.gradients(moving_NMD, head, held), wanted_NCE)
             (slope_NMD,) = torch.autograd.grad(distances_NR.sum(), moving_NMD)  # Eq. (6)
             with torch.no_grad():
                 moving_NMD -= self.feature_learning_rate * slope_NMD
-        result_CMD = features_CMD.clone()
-        result_CMD[held] = moving_NMD.detach()
-        return result_CMD
+        return features_CMD.index_copy(0, held, moving_NMD.detach())
 
-    def gradients(
-        self,
-        features_NMD: Tensor,
-        weight_CD: Tensor,
-        bias_C: Tensor,
-        held: Tensor | None = None,
-    ) -> Tensor:
-        """Return (n, C, D + bias columns): what clients with these features would send."""
-        return feature_gradients(features_NMD, weight_CD, bias_C, held)
+    def gradients(self, features_NMD: Tensor, head: State, held: Tensor) -> Tensor:
+        """Return (n, C, E): what clients with these features of the classes `held` would send."""
+        return feature_gradients(features_NMD, head["weight"], head["bias"], held)
 
-    def distances(self, gradients: Tensor, wanted: Tensor) -> Tensor:
-        """Return (n, R): of each class and row, how far two gradients (n, C, D + bias columns) are apart."""
-        return row_distances(gradients, wanted)
+    def distances(self, gradients_NCE: Tensor, wanted_NCE: Tensor) -> Tensor:
+        """Return (n, R): of each class and row, how far two gradients are apart."""
+        return row_distances(gradients_NCE, wanted_NCE)
 
     def compared(
-        self,
-        server: Server,
-        features_CMD: Tensor,
-        distances_NR: Tensor,
-        held: Tensor,
+        self, server: Server, features_CMD: Tensor, distances_NR: Tensor, held: Tensor
     ) -> Mapping[str, Sequence[float]]:
         """Return what else the record holds, by class."""
         return {}
 
     def retrain(
-        self, head: State, features_CMD: Tensor, draws: torch.Generator
+        self, head: State, features_ND: Tensor, labels_N: Tensor, draws: torch.Generator
     ) -> dict[str, Tensor]:
-        """Return the head trained by cross-entropy on all features (Eq. 7)."""
+        """Return the head trained by cross-entropy on all features."""
         raise NotImplementedError
 
 
@@ -167,11 +139,7 @@ class CReFF(FederatedFeatures):
         return self.compare_features
 
     def compared(
-        self,
-        server: Server,
-        features_CMD: Tensor,
-        distances_NR: Tensor,
-        held: Tensor,
+        self, server: Server, features_CMD: Tensor, distances_NR: Tensor, held: Tensor
     ) -> dict[str, Sequence[float]]:
         if not self.compare_features:
             return {}
@@ -185,58 +153,18 @@ class CReFF(FederatedFeatures):
         }
 
     def retrain(
-        self, head: State, features_CMD: Tensor, draws: torch.Generator
+        self, head: State, features_ND: Tensor, labels_N: Tensor, draws: torch.Generator
     ) -> dict[str, Tensor]:
-        """Return the head after J full-batch steps of cross-entropy on all features (Eq. 7)."""
-        features_ND, labels_N = labeled(features_CMD)
-        return train_head(
-            head,
-            features_ND,
-            labels_N,
-            steps=self.head_steps,
-            learning_rate=self.head_learning_rate,
-        )
+        """Return the head after J full-batch steps of cross-entropy on all features."""
+        steps, rate = self.head_steps, self.head_learning_rate
+        return train_head(head, features_ND, labels_N, steps, rate)
 
 
-def labeled(features_CMD: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all features (C m, D) and their labels (C m,)."""
-    classes, per_class, width = features_CMD.shape
-    labels_N = torch.arange(classes, device=features_CMD.device).repeat_interleave(per_class)
-    return features_CMD.reshape(-1, width), labels_N
-
-
-def dissimilarities(server: Server, method: str, features_CMD: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how far each class's features are from the hold-out's, in two measures: the paper does not define its own.
-
-    The hold-out's features are those of the weights that the clients began the round with, as their gradients are.
-
-    Returns:
-        (C,): 1 - cosine of the mean federated and the mean held-out feature; (C,): 1 - cosine of a federated and a
-        held-out feature, the mean over all pairs. Both are NaN for a class of which the hold-out has no sample.
-    """
-    samples = server.own_samples(method)
-    model = server.model.to(server.device)
-    features_ND = features_of(model, server.start, samples)
-    one_hot_CC = torch.eye(len(features_CMD), device=features_ND.device)
-    members_CN = one_hot_CC[samples.labels_N].T
-    number_C1 = members_CN.sum(1, keepdim=True)
-    means_CD = members_CN @ features_ND / number_C1  # 0 / 0 is the NaN
-    learned_means_CD = features_CMD.mean(1)
-    of_means_C = 1 - F.cosine_similarity(learned_means_CD, means_CD, dim=1)
-
-    # The mean cosine of all pairs is the product of the mean unit vectors.
-    mean_units_CD = members_CN @ F.normalize(features_ND, dim=1) / number_C1
-    learned_mean_units_CD = F.normalize(features_CMD, dim=2).mean(1)
-    of_pairs_C = 1 - (learned_mean_units_CD * mean_units_CD).sum(1)
-    return of_means_C, of_pairs_C
-
-
-def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, Tensor]:
+def random_head(classes: int, width: int, generator: torch.Generator) -> dict[str, Tensor]:
     """Return a head as nn.Linear draws it: uniform within 1 / sqrt(width)."""
-    classes, width = shape_CD
     bound = 1 / math.sqrt(width)
     # The weight is drawn before the bias.
-    head = {"weight": torch.empty(shape_CD), "bias": torch.empty(classes)}
+    head = {"weight": torch.empty(classes, width), "bias": torch.empty(classes)}
     for tensor in head.values():
         tensor.uniform_(-bound, bound, generator=generator)
     return head
@@ -247,34 +175,26 @@ def on_device(state: State, device: str) -> dict[str, Tensor]:
     return {name: tensor.to(device) for name, tensor in state.items()}
 
 
-def mean_gradients(uploads: Sequence[State], like_CD: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (n, C, D) and (n,): each class's unweighted mean over the clients that hold it, and which classes."""
-    every_class = torch.cat([upload["classes"].cpu() for upload in uploads])
-    classes_n = torch.unique(every_class)
-    total_nCD = torch.zeros(len(classes_n), *like_CD.shape, dtype=torch.float64)
+def mean_gradients(uploads: Sequence[State], device: str = "cpu") -> tuple[Tensor, Tensor]:
+    """Return (n, C, E) and (n,): each class's unweighted mean over the clients that hold it, and which classes."""
+    classes_n = torch.unique(torch.cat([upload["classes"] for upload in uploads]))
+    gradients_nCE = uploads[0]["gradients"]
+    total_nCE = torch.zeros(len(classes_n), *gradients_nCE.shape[1:], dtype=torch.float64)
     holders_n = torch.zeros(len(classes_n))
     for upload in uploads:
-        client_classes = upload["classes"].cpu()
-        rows = torch.searchsorted(classes_n, client_classes)
-        total_nCD[rows] += upload["gradients"].cpu()
+        rows = torch.searchsorted(classes_n, upload["classes"])
+        total_nCE[rows] += upload["gradients"]
         holders_n[rows] += 1
-    holders_n11 = holders_n[:, None, None]
-    mean_nCD = total_nCD / holders_n11  # Eq. (4)
-    return mean_nCD.to(like_CD), classes_n.to(like_CD.device)
+    mean_nCE = total_nCE / holders_n[:, None, None]  # Eq. (4)
+    return mean_nCE.to(device, gradients_nCE.dtype), classes_n.to(device)
 
 
 def feature_gradients(
-    features_NMD: Tensor,
-    weight_CD: Tensor,
-    bias_C: Tensor,
-    held: Tensor | None = None,
+    features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor
 ) -> Tensor:
     """Return (n, C, D): of the classes `held`, the mean over m features of (softmax(W s + b) - e_c) s^T."""
-    one_hot_NC = torch.eye(len(weight_CD), device=weight_CD.device)
-    if held is not None:
-        one_hot_NC = one_hot_NC[held]
-    logits_NMC = features_NMD @ weight_CD.T + bias_C
-    probabilities_NMC = torch.softmax(logits_NMC, dim=2)
+    one_hot_NC = torch.eye(len(weight_CD), device=weight_CD.device)[held]
+    probabilities_NMC = torch.softmax(features_NMD @ weight_CD.T + bias_C, dim=2)
     errors_NMC = probabilities_NMC - one_hot_NC.unsqueeze(1)  # p - e_c
     per_class = features_NMD.shape[1]
     return errors_NMC.transpose(1, 2) @ features_NMD / per_class  # Eq. (5)

@@ -11,7 +11,7 @@ from torch import Tensor
 from client_app.state import State
 from client_app.variants.feature_gradients import with_bias, with_constant
 from strategies.core.server import Unit
-from strategies.creff import FederatedFeatures, feature_gradients, labeled
+from strategies.creff import FederatedFeatures, feature_gradients
 from strategies.head import train_head_in_batches
 
 GUARD = 1e-6
@@ -27,7 +27,6 @@ class CReFFCode(FederatedFeatures):
 
     name: ClassVar[str] = "creff-code"
     consumes: ClassVar[str] = "augmented-gradients"
-    bias_columns: ClassVar[int] = 1
     loss_name: ClassVar[str] = "matching-loss-code"
     units: ClassVar[Mapping[str, Unit]] = {"matching-loss-code": Unit.NONE}
 
@@ -38,30 +37,22 @@ class CReFFCode(FederatedFeatures):
     head_learning_rate: Annotated[float, Gt(0)] = 0.01
     """Learning rate of the head."""
 
-    def gradients(
-        self,
-        features_NMD: Tensor,
-        weight_CD: Tensor,
-        bias_C: Tensor,
-        held: Tensor | None = None,
-    ) -> Tensor:
+    def gradients(self, features_NMD: Tensor, head: State, held: Tensor) -> Tensor:
         """Return (n, C, D + 1), the bias's gradient the last column."""
-        features_NME = with_constant(features_NMD)
-        weight_CE = with_bias(weight_CD, bias_C)
-        no_bias_C = torch.zeros_like(bias_C)
-        return feature_gradients(features_NME, weight_CE, no_bias_C, held)
+        weight_CE = with_bias(head["weight"], head["bias"])
+        no_bias_C = torch.zeros_like(head["bias"])
+        return feature_gradients(with_constant(features_NMD), weight_CE, no_bias_C, held)
 
-    def distances(self, gradients: Tensor, wanted: Tensor) -> Tensor:
+    def distances(self, gradients_NCE: Tensor, wanted_NCE: Tensor) -> Tensor:
         """Return (n, C + 1) distances: one per row of the weight's gradient, and one for the bias's gradient."""
-        rows_NC = guarded_distances(gradients[..., :-1], wanted[..., :-1])
-        bias_N = guarded_distances(gradients[..., -1], wanted[..., -1])
+        rows_NC = guarded_distances(gradients_NCE[..., :-1], wanted_NCE[..., :-1])
+        bias_N = guarded_distances(gradients_NCE[..., -1], wanted_NCE[..., -1])
         return torch.cat([rows_NC, bias_N[:, None]], dim=1)
 
     def retrain(
-        self, head: State, features_CMD: Tensor, draws: torch.Generator
+        self, head: State, features_ND: Tensor, labels_N: Tensor, draws: torch.Generator
     ) -> dict[str, Tensor]:
-        """Return the head after its epochs of mini-batches on all features (Eq. 7)."""
-        features_ND, labels_N = labeled(features_CMD)
+        """Return the head after its epochs of mini-batches on all features."""
         return train_head_in_batches(
             head,
             features_ND,

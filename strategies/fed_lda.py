@@ -58,7 +58,7 @@ class FedLDA(ClosedFormHead):
     means: Annotated[str, OneOf("shrunken", "plain")] = "shrunken"
     """shrunken: towards their mean, the further the fewer samples a class has. plain: as they are."""
 
-    def weights(self, counts_C: Tensor) -> Tensor | None:
+    def weights(self, counts_C: Tensor) -> Tensor:
         return balanced_weights(counts_C)
 
     def head(self, statistics: Statistics, answer: State, step: float) -> Head:
@@ -68,45 +68,55 @@ class FedLDA(ClosedFormHead):
             covariance_DD = scatter_DD / statistics.samples
             solve = solver_of(self, regularized(covariance_DD, rho))
             return lda_head(statistics, solve, self.prior)
-        mass_C = statistics.mass_C
         counts_C = statistics.counts_C.double()
-        freedom_C = mass_C * (counts_C - 1) / counts_C
-        freedom = float(freedom_C.sum())
-        covariance_DD = scatter_DD / max(freedom, 1.0)
+        freedom_C = statistics.mass_C * (counts_C - 1) / counts_C
+        covariance_DD = scatter_DD / max(float(freedom_C.sum()), 1.0)
         solve = solver_of(self, regularized(covariance_DD, rho))
         noise = float(solve(covariance_DD).diagonal().sum())  # t
-        return shrunken_head(statistics, solve, noise, self.prior)
+        kappa, center_D = shrinkage(statistics, solve, noise)
+        return lda_head(statistics, solve, self.prior, center_D, kappa, noise)
 
 
-def lda_head(statistics: Statistics, solve: Callable[[Tensor], Tensor], prior: str) -> Head:
-    """Return W_c = A^-1 mu_c and b_c = -mu_c^T A^-1 mu_c / 2 + ln prior_c, with `solve` for A^-1.
+@dataclass(frozen=True)
+class FedLDAPooled(FedLDA):
+    """FedLDA with v_c = 1: Sigma is the pooled covariance within the classes.
 
-    Around the overall mean g, which adds the same to every class's score: W_c = A^-1 (mu_c - g).
+    One question is enough. Under long tails the covariance is that of the large classes, and the head finds rare
+    classes a little less often.
     """
-    center_D = statistics.mean_D
-    around_CD = statistics.means_CD - center_D
-    weight_CD = solve(around_CD.T).T
-    lengths_C = (around_CD * weight_CD).sum(1)
-    bias_C = -lengths_C / 2 - weight_CD @ center_D
-    return weight_CD, bias_C + log_prior(statistics, prior)
+
+    name: ClassVar[str] = "fed-lda-pooled"
+    asks: ClassVar[str] = "feature-statistics"
+
+    def weights(self, counts_C: Tensor) -> Tensor:
+        return torch.ones_like(counts_C)
 
 
-def shrunken_head(
+def lda_head(
     statistics: Statistics,
     solve: Callable[[Tensor], Tensor],
-    noise: float,
     prior: str,
+    center_D: Tensor | None = None,
+    kappa: float = 0.0,
+    noise: float = 0.0,
 ) -> Head:
-    """Return FedLDA's head, with `solve` for A^-1 and `noise` for t."""
+    """Return W_c = A^-1 m_c and b_c as in FedLDA, with `solve` for A^-1, plus the logarithm of the prior.
+
+    `center_D` is g, by default the overall mean, which adds the same to every class's score where nothing is shrunken.
+    `noise` is t; without `kappa` and `noise` it is the textbook's discriminant.
+    """
+    if center_D is None:
+        center_D = statistics.mean_D
     counts_C = statistics.counts_C.double()
-    kappa, center_D = shrinkage(statistics, solve, noise)
     shrunk_C = counts_C / (counts_C + kappa)  # a_c
     means_CD = shrunk_C[:, None] * (statistics.means_CD - center_D)  # m_c
     weight_CD = solve(means_CD.T).T
     lengths_C = (means_CD * weight_CD).sum(1)  # m_c^T A^-1 m_c
     excess_C = shrunk_C.square() * noise / counts_C  # expected of noise alone
     bias_C = -(lengths_C - excess_C) / 2 - weight_CD @ center_D
-    return weight_CD, bias_C + log_prior(statistics, prior)
+    if prior == "global":
+        bias_C = bias_C + torch.log(counts_C / statistics.samples)
+    return weight_CD, bias_C
 
 
 def shrinkage(
@@ -140,11 +150,3 @@ def shrinkage(
             break
         kappa = noise / beta
     return kappa, center_D
-
-
-def log_prior(statistics: Statistics, prior: str) -> Tensor:
-    """Return (C,) the logarithm of the classes' shares, or 0 where they are uniform."""
-    shares_C = statistics.counts_C.double() / statistics.samples
-    if prior == "uniform":
-        return torch.zeros_like(shares_C)
-    return torch.log(shares_C)

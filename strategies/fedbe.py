@@ -11,8 +11,8 @@ from torch import Tensor
 from client_app.optimizer import SGD
 from client_app.state import State, copy, weighted_mean
 from strategies.core.server import Server, ServerMethod, Update
-from strategies.distillation import distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
+from strategies.feddf import distill, logits_of, on_cpu
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class FedBE(ServerMethod):
 
     name: ClassVar[str] = "fedbe"
     needs_holdout: ClassVar[bool] = True
-    needs_whole_model: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
 
     models: Annotated[int, Ge(0), Le(10_000)] = 10
     """M: models drawn in a round; 0 leaves the mean and the clients as teachers."""
@@ -68,22 +68,13 @@ class FedBE(ServerMethod):
             weight_decay=0.0,
         )
         averaged: list[State] = []
-
-        def step(number: int, gradients: list[Tensor]) -> None:
+        draws = server.generator(self.name)
+        slopes = distill(model, samples, teacher_NC, self.batch_size, self.steps, draws)
+        for number, gradients in enumerate(slopes, start=1):
             optimizer.step(gradients)
-            past = number + 1 - self.average_start
+            past = number - self.average_start
             if past > 0 and past % self.average_every == 0:
                 averaged.append(copy(dict(model.named_parameters())))
-
-        distill(
-            model,
-            samples,
-            teacher_NC,
-            batch_size=self.batch_size,
-            steps=self.steps,
-            generator=server.generator(self.name),
-            step=step,
-        )
         student = on_cpu(model)
         if averaged:
             parameters = weighted_mean(averaged, [1.0] * len(averaged))

@@ -21,7 +21,7 @@ class FedNova(ServerMethod):
     """
 
     name: ClassVar[str] = "fednova"
-    needs_sgd: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"sgd"})
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]

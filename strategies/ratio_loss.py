@@ -32,7 +32,7 @@ class RatioLoss(ServerMethod):
 
     name: ClassVar[str] = "ratio-loss"
     needs_holdout: ClassVar[bool] = True
-    needs_whole_model: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
     units: ClassVar[Mapping[str, Unit]] = {"class-weights": Unit.NONE}
 
     alpha: Annotated[float, Gt(0)] = 1.0

@@ -15,7 +15,7 @@ class TauNorm(ServerMethod):
     """w_c <- w_c / ||w_c||^tau for every class c; the bias is kept, so that tau = 0 is FedAvg's head."""
 
     name: ClassVar[str] = "tau-norm"
-    needs_head: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-head"})
 
     tau: Annotated[float, Ge(0)] = 1.0
     """Exponent; 0 changes nothing, 1 gives rows of unit norm."""

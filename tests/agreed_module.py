@@ -72,7 +72,7 @@ def added_methods_forgotten() -> Iterator[None]:
     """Take out of the lists of methods, at the end, what a module has added."""
     from client_app.variants import VARIANTS
     from server_app.methods import METHODS
-    from strategies.registry import SERVER_METHODS
+    from strategies import SERVER_METHODS
 
     registries: list[Any] = [METHODS, VARIANTS, SERVER_METHODS]
     names = [set(registry) for registry in registries]

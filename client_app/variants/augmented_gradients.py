@@ -11,7 +11,6 @@ from client_app.client import (
     Client,
     Contribution,
     Loss,
-    Requirements,
     TensorSpec,
     Upload,
     Variant,
@@ -34,7 +33,7 @@ class AugmentedGradients(Variant):
     """
 
     name: ClassVar[str] = "augmented-gradients"
-    requirements: ClassVar[Requirements] = Requirements(shared_weights=True, images=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-weights", "images"})
 
     min_class_samples: Annotated[int, Ge(1)] = 1
     """Minimum number of samples that a class must have for the client to send it."""

@@ -14,7 +14,6 @@ from torch import Tensor
 from client_app.client import (
     Client,
     InvalidReply,
-    Requirements,
     TensorSpec,
     Upload,
     Variant,
@@ -34,7 +33,7 @@ QUESTION = "class-counts"
 class PriorCorrection(Variant):
     """A variant that compares the client's class prior P_i with the prior P of all clients."""
 
-    requirements: ClassVar[Requirements] = Requirements(uncorrected_prior=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"uncorrected-prior"})
 
     smoothing: Annotated[
         float, Ge(0), Rule(lambda a: (a * UNIT).is_integer(), "must be a multiple of 2^-16")

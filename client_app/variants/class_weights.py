@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from client_app.client import Client, Requirements, Variant, vectorizable
+from client_app.client import Client, Variant, vectorizable
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class ClassWeights(Variant):
     """
 
     name: ClassVar[str] = "class-weights"
-    requirements: ClassVar[Requirements] = Requirements(uncorrected_prior=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"uncorrected-prior"})
 
     @vectorizable
     def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from torch import Tensor
 from client_app.client import (
     Client,
     Contribution,
-    Requirements,
     TensorSpec,
     Trained,
     Upload,
@@ -33,7 +32,7 @@ class ControlVariates(Variant):
     """
 
     name: ClassVar[str] = "control-variates"
-    requirements: ClassVar[Requirements] = Requirements(shared_weights=True, sgd=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-weights", "sgd"})
 
     @property
     def upload(self) -> Upload:

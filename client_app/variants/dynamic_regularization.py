@@ -5,9 +5,9 @@ from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
-from torch import Tensor, nn
+from torch import Tensor
 
-from client_app.client import Client, Contribution, Requirements, Trained, Variant, vectorizable
+from client_app.client import Client, Contribution, Trained, Variant, vectorizable
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class DynamicRegularization(Variant):
     """
 
     name: ClassVar[str] = "dynamic-regularization"
-    requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-weights"})
 
     alpha: Annotated[float, Ge(0)] = 0.01
     """Strength of the penalty; 0 is plain training at the client."""
@@ -48,15 +48,9 @@ class DynamicRegularization(Variant):
             return Contribution()
         estimates = client.memory.get(self.name, {})
         memory = {}
-        for name in parameter_names(client.model):
-            if name not in client.start:
-                continue
+        names = dict(client.model.named_parameters()).keys() & client.start.keys()
+        for name in sorted(names):
             moved = trained.state[name].double() - client.start[name].double()
             estimate = estimates.get(name, torch.zeros_like(moved))
             memory[name] = estimate - self.alpha * moved
         return Contribution(memory=memory)
-
-
-def parameter_names(model: nn.Module) -> list[str]:
-    """Return the names of the parameters in order."""
-    return sorted(name for name, _ in model.named_parameters())

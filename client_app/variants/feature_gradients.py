@@ -11,7 +11,6 @@ from client_app.client import (
     Client,
     Contribution,
     Loss,
-    Requirements,
     TensorSpec,
     Upload,
     Variant,
@@ -31,7 +30,7 @@ class FeatureGradients(Variant):
     """
 
     name: ClassVar[str] = "feature-gradients"
-    requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-weights"})
 
     min_class_samples: Annotated[int, Ge(1)] = 1
     """Minimum number of samples that a class must have for the client to send it."""

@@ -183,11 +183,8 @@ class GridStatistics(Variant):
         if shares[0] <= CLIPPED:
             return
         rule = f"clips {shares[0]:.2%} of the features' values, and at most {CLIPPED:.1%} may be"
-        remedy = ""
-        for doublings, share in enumerate(shares):
-            if share <= CLIPPED:
-                remedy = f"{self.range * 2**doublings:g} is enough"
-                break
+        enough = [doublings for doublings, share in enumerate(shares) if share <= CLIPPED]
+        remedy = f"{self.range * 2 ** enough[0]:g} is enough" if enough else ""
         raise SettingError(f"{self.name}.range", self.range, rule, remedy=remedy)
 
 

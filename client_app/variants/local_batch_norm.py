@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from client_app.client import Requirements, Variant
+from client_app.client import Variant
 from client_app.models import batch_norm_names
 
 
@@ -18,7 +18,7 @@ class LocalBatchNorm(Variant):
     """
 
     name: ClassVar[str] = "local-batch-norm"
-    requirements: ClassVar[Requirements] = Requirements(batch_norm=True, shared_weights=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"batch-norm", "shared-weights"})
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
         return batch_norm_names(model)

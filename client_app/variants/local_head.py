@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from client_app.client import Requirements, Variant
+from client_app.client import Variant
 from client_app.models.classifier import HEAD
 
 
@@ -22,12 +22,7 @@ class LocalHead(Variant):
     """
 
     name: ClassVar[str] = "local-head"
-    requirements: ClassVar[Requirements] = Requirements(shared_weights=True, own_head=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-weights", "own-head"})
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
-        return head_names(model)
-
-
-def head_names(model: nn.Module) -> frozenset[str]:
-    """Return the names of the head's weight and bias."""
-    return frozenset(name for name in model.state_dict() if name.startswith(HEAD))
+        return frozenset(name for name in model.state_dict() if name.startswith(HEAD))

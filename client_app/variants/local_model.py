@@ -5,10 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from client_app.client import Requirements, Variant
-
-IDLE = ("server-learning-rate", "server-momentum", "server-momentum-form")
-"""Settings about what the clients share."""
+from client_app.client import Variant
 
 
 @dataclass(frozen=True)
@@ -19,9 +16,7 @@ class LocalModel(Variant):
     """
 
     name: ClassVar[str] = "local-model"
-    requirements: ClassVar[Requirements] = Requirements(
-        separate_models=True, ignored_settings=dict.fromkeys(IDLE, "shares nothing")
-    )
+    needs: ClassVar[frozenset[str]] = frozenset({"separate-models"})
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
         return frozenset(model.state_dict())

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, Requirements, Variant
+from client_app.client import Client, Variant
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class LogitCalibration(Variant):
     """
 
     name: ClassVar[str] = "logit-calibration"
-    requirements: ClassVar[Requirements] = Requirements(uncorrected_prior=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"uncorrected-prior"})
 
     tau: Annotated[float, Ge(0)] = 1.0
     """Strength of the margins; 0 is plain training."""

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from client_app.client import Client, Requirements, Variant
+from client_app.client import Client, Variant
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class NotTrueDistillation(Variant):
     """
 
     name: ClassVar[str] = "not-true-distillation"
-    requirements: ClassVar[Requirements] = Requirements(teacher=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"teacher"})
 
     beta: Annotated[float, Ge(0)] = 1.0
     """Strength of the distillation; 0 is plain training."""

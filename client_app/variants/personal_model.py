@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
-from client_app.client import Client, Contribution, Requirements, Trained, Variant
+from client_app.client import Client, Contribution, Trained, Variant
 from client_app.state import copy
 from client_app.training import train_round
 from client_app.variants.proximal import Proximal
@@ -23,7 +23,7 @@ class PersonalModel(Variant):
     """
 
     name: ClassVar[str] = "personal-model"
-    requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-weights"})
     personal_model: ClassVar[bool] = True
 
     strength: Annotated[float, Ge(0)] = 1.0

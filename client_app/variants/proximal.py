@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, Requirements, Variant, vectorizable
+from client_app.client import Client, Variant, vectorizable
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Proximal(Variant):
     """
 
     name: ClassVar[str] = "proximal"
-    requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-weights"})
 
     mu: Annotated[float, Ge(0)] = 0.01
     """Strength of the pull."""

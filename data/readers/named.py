@@ -113,43 +113,43 @@ def read_digits(name: str) -> Raw:
     grey_NHW, labels_N = datasets.load_digits(return_X_y=True)
     # 17 grey values on 256 levels stay 17 different ones.
     images_NHW = np.rint(grey_NHW.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)
-    draws = generator(0, "digits: test split")  # the split is part of the data: no run's seed
-    is_test_N = np.zeros(len(labels_N), bool)
+    everything = Split(images_NHW, labels_N, "scikit-learn's digits", "train")
+    tests = of_each_digit(labels_N, "digits: test split", 0, TEST_OF_EACH_DIGIT)
+    trained = np.setdiff1d(np.arange(len(labels_N)), tests)
+    splits = [everything.take(trained, "train"), everything.take(tests, "test")]
+    _, _, kind = name.partition("-")
+    if kind == "3-8":
+        splits = [threes_and_eights(split) for split in splits]
+    elif kind:
+        splits = [scanned(split, kind) for split in splits]
+    return Raw(*splits)
+
+
+def of_each_digit(
+    labels_N: NDArray[np.generic], purpose: str, start: int, count: int
+) -> NDArray[np.int64]:
+    """Return sorted indices: `count` images of each digit, from the place `start` of a fixed order."""
+    draws = generator(0, purpose)  # a part of the data: no run's seed
+    pieces = []
     for label in range(10):
         shuffled = draws.permutation(np.flatnonzero(labels_N == label))
-        is_test_N[shuffled[:TEST_OF_EACH_DIGIT]] = True
-    where = "scikit-learn's digits"
-    raw = Raw(
-        Split(images_NHW[~is_test_N], labels_N[~is_test_N], where, "train"),
-        Split(images_NHW[is_test_N], labels_N[is_test_N], where, "test"),
-    )
-    if name == "digits-3-8":
-        return Raw(threes_and_eights(raw.train), threes_and_eights(raw.test))
-    _, _, scanner = name.partition("-")
-    if scanner:
-        return Raw(scanned(raw.train, scanner), scanned(raw.test, scanner))
-    return raw
+        pieces.append(shuffled[start : start + count])
+    return np.sort(np.concatenate(pieces))
 
 
 def threes_and_eights(split: Split) -> Split:
-    """These two classes alone, as 0 and 1."""
+    """Return these two classes alone, as 0 and 1."""
     chosen = np.flatnonzero(np.isin(split.labels, (3, 8)))
     is_eight = split.labels[chosen] == 8
     return replace(split.take(chosen, split.key), labels=is_eight.astype(np.int64))
 
 
 def scanned(split: Split, scanner: str) -> Split:
-    """As many images of each class as a scanner has, the way it shows them."""
+    """Return as many images of each class as a scanner has, the way it shows them."""
     # All scanners shuffle alike and each takes its own piece, so that no two have the same image.
-    draws = generator(0, f"digits: scanners: {split.key}")
     count = AT_A_SCANNER[split.key]
     start = count * list(SCANNERS).index(scanner)
-    pieces = []
-    for label in range(10):
-        shuffled = draws.permutation(np.flatnonzero(split.labels == label))
-        pieces.append(shuffled[start : start + count])
-    chosen = np.sort(np.concatenate(pieces))
-
+    chosen = of_each_digit(split.labels, f"digits: scanners: {split.key}", start, count)
     images_NHW = np.asarray(split.images, np.float64)[chosen]
     noise = generator(0, f"digits: {scanner}: {split.key}")
     shown_NHW = SCANNERS[scanner](images_NHW, noise)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from client_app import tensor_files
+from client_app.client import TensorSpec
 from client_app.memory import KEPT
 from client_app.models import (
     MODELS,
@@ -22,7 +23,7 @@ from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings
 from data.text import whole_number
-from strategies.core.validation import ExpectedTensors, differences, expected_of, not_finite
+from strategies.core.validation import differences, expected_of, not_finite
 
 MODEL_FILE = "model.safetensors"
 Metadata = Mapping[str, str]
@@ -205,7 +206,7 @@ class ModelFolder:
         return self.private <= batch_norm_names(self.model)
 
 
-def check_tensors(tensors: State, expected: ExpectedTensors, file: Path) -> None:
+def check_tensors(tensors: State, expected: Mapping[str, TensorSpec], file: Path) -> None:
     """Raise DataError where a file's tensors are not those that its model needs, or not finite."""
     reason = differences(tensors, expected)
     if reason:

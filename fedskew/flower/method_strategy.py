@@ -46,18 +46,17 @@ from fedskew.flower.variants import (
     on_grid,
     resolved,
 )
+from strategies import SERVER_METHODS
 from strategies.core.rounds import RoundResult
 from strategies.core.server import Server, ServerMethod, Update
 from strategies.core.validation import (
     RejectedUpdate,
     check_samples,
+    check_tensors,
     check_uploads,
-    check_values,
-    differences,
     expected_of,
 )
 from strategies.fedavg import FedAvg as ExactMean
-from strategies.registry import SERVER_METHODS
 
 log = logging.getLogger("flwr")
 ONE_RECORD = "exactly one ArrayRecord"
@@ -248,7 +247,7 @@ class MethodStrategy(FedAvg):
         if self._consumed():
             config[UPLOADS] = self._consumed()
         for part in self.parts:
-            if part.needs_sgd:
+            if "sgd" in part.needs:
                 config[SGD_ALONE] = part.name
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._begin(server_round, arrays, len(list(grid.get_node_ids())))
@@ -389,7 +388,6 @@ class MethodStrategy(FedAvg):
             raise RejectedUpdate(f"it sends the ArrayRecords {names} and must send the model alone")
         shared: dict[str, Tensor] = read(lambda record: received(self.model, record), records[0])
         check_like("model", shared, self.server.start)
-        check_values(shared, "model: ")
         numbers = numbers_of(reply, self.weighted_by_key)
         number, _ = client_order(reply)
         examples = int(numbers["num-examples"])
@@ -419,16 +417,16 @@ class MethodStrategy(FedAvg):
         if self._due_norm:
             norm = of_methods.pop(BATCH_NORM)
             check_like(BATCH_NORM, norm, self._due_norm)
-            check_values(norm, f"{BATCH_NORM}: ")
         check_uploads(of_methods, self.server, self.parts)  # refuses what no method takes as well
         return uploads
 
 
 def check_like(what: str, state: State, like: State) -> None:
-    """Raise RejectedUpdate unless a state has the names, shapes and dtypes of another."""
-    reason = differences(state, expected_of(like))
-    if reason:
-        raise RejectedUpdate(f"{what}: {reason}")
+    """Raise RejectedUpdate unless a state has the names, shapes and dtypes of another, and possible values."""
+    try:
+        check_tensors(state, expected_of(like))
+    except RejectedUpdate as reason:
+        raise RejectedUpdate(f"{what}: {reason}") from None
 
 
 def keeps_batch_norm(reply: Message) -> bool:

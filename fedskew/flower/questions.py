@@ -47,7 +47,8 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
         counts = torch.tensor(record.get(CLASS_COUNTS, []))
         first = next(iter(answers.values()), {"counts": counts})
         classes = len(first["counts"])
-        reason = Range(0, LARGEST).violation(counts)
+        fewest, most = (counts.min().item(), counts.max().item()) if len(counts) else (0, 0)
+        reason = Range(0, LARGEST).violation(fewest, most)
         if counts.is_floating_point():
             reason = "is not in whole numbers"
         if not len(counts) or len(counts) != classes:

@@ -163,7 +163,7 @@ def numbers_of(reply: Message, weighted_by: str) -> dict[str, float]:
     except (TypeError, ValueError) as error:  # a list, a text, or InvalidReply
         raise RejectedUpdate(str(error)) from None
     for name, value in numbers.items():
-        reason = NUMBERS[name].violation_of_number(value)
+        reason = NUMBERS[name].violation(value, value)
         if reason:
             raise RejectedUpdate(f"{name} {reason}")
     return numbers

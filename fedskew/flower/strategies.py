@@ -24,12 +24,12 @@ from fedskew.flower.questions import ask
 from fedskew.flower.records import BROADCAST, UPLOAD, client_order, read, to_state
 from fedskew.flower.variants import GRID, has_grid
 from server_app.methods import METHODS
+from strategies import SERVER_METHODS
 from strategies.closed_form import ClosedFormHead
 from strategies.core.questions import integer_sum, stacked
 from strategies.core.rounds import RoundResult
 from strategies.core.server import Server, ServerMethod
 from strategies.core.validation import RejectedUpdate, check_samples, check_upload
-from strategies.registry import SERVER_METHODS
 
 log = logging.getLogger("flwr")
 

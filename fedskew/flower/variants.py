@@ -151,12 +151,12 @@ def with_stated(
 def check_model(variants: Sequence[Variant], model: Classifier, inputs: object) -> None:
     """Raise ValueError where a variant does not go with the model or with its inputs."""
     for variant in variants:
-        if variant.requirements.batch_norm and not has_batch_norm(model):
+        if "batch-norm" in variant.needs and not has_batch_norm(model):
             raise ValueError(
                 f"{variant.name} keeps batch norm on the client, and the model has none: leave it out"
             )
         is_image = isinstance(inputs, torch.Tensor) and inputs.dim() == 4
-        if variant.requirements.images and not is_image:
+        if "images" in variant.needs and not is_image:
             raise ValueError(f"{variant.name} changes images and needs inputs (N, C, H, W)")
 
 
@@ -165,7 +165,7 @@ def check_training(variants: Sequence[Variant], method: str, settings: TrainingS
 
     `method` is the server's method whose equations assume SGD; empty where there is none.
     """
-    assuming = [variant.name for variant in variants if variant.requirements.sgd]
+    assuming = [variant.name for variant in variants if "sgd" in variant.needs]
     for name in [*assuming, *filter(None, [method])]:
         rule = f"does not go with {name}, whose equations assume SGD"
         settings.require(settings.optimizer == "sgd", "optimizer", rule, "use optimizer = sgd")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server_app.record import BY_CLASS
+from strategies import SERVER_METHODS
 from strategies.core.server import Unit
-from strategies.registry import SERVER_METHODS
 
 UNITS = {
     "loss": Unit.NATS,

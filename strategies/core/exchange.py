@@ -33,7 +33,6 @@ from strategies.core.node_assignment import (
     LATE_SECONDS,
     NodeAssigner,
     NodeAssignment,
-    listed,
     wait_for_nodes,
 )
 from strategies.core.reading import DIGESTS, failure_in, read
@@ -177,8 +176,7 @@ class Exchange:
     @property
     def unanswered(self) -> list[int]:
         """Clients that have neither an answer nor a failure so far."""
-        settled = self.answers.keys() | self.failures.keys()
-        return [client for client in self.asked if client not in settled]
+        return [k for k in self.asked if k not in self.answers and k not in self.failures]
 
     def take(self, outcomes: Iterable[ClientOutcome]) -> None:
         """Store the outcomes of a DirectGrid. They need no parsing: the server's own code has made them."""
@@ -250,10 +248,8 @@ class Exchange:
 
     def uploads(self, name: str) -> dict[int, State]:
         """Return the upload `name` of each client that answered, sorted by client."""
-        found = {}
-        for client in sorted(self.answers):
-            found[client] = self.answers[client].named("upload")[name]
-        return found
+        answers = sorted(self.answers.items())
+        return {client: answer.named("upload")[name] for client, answer in answers}
 
     def close(self, absent: Mapping[int, str] | None = None) -> None:
         """Store a failure for each client without an answer; `absent` has the reasons of those that were not asked."""
@@ -261,10 +257,6 @@ class Exchange:
         reasons = absent or {}
         for client in self.unanswered:
             self.failures[client] = reasons.get(client, reason)
-
-    def enough(self, share: float) -> bool:
-        """Return whether at least `share` of the asked clients, and at least one, sent a valid reply."""
-        return len(self.answers) >= self.least(share)
 
     def least(self, share: float) -> int:
         """Return how many valid replies are at least `share` of the asked clients; one is the least."""
@@ -428,11 +420,7 @@ def report_late(
     clients: list[int] = []
     for node in nodes:
         clients += assignment.get(node, ())
-    clients.sort()
-    if assigner.names:
-        who = listed([assigner.names[client] for client in clients], "site")
-    else:
-        who = listed([str(client) for client in clients], "client")
+    who = assigner.listed(clients)
     line = f"waiting for {who} since {seconds:.0f} s; left out after timeout = {timeout:g} s"
     log.warning(line)
     assigner.report_line(line)

@@ -103,7 +103,7 @@ class MaskedSums:
     ) -> list[torch.Tensor]:
         """Return every site's answer, in order. Raises TooFewReplies, which names the sites without one."""
         length = NONCE_BYTES if part == NONCE else None
-        found: dict[int, torch.Tensor] = {}
+        found: list[torch.Tensor] = []
         for client, answer in sorted(exchange.answers.items()):
             tensor = answer.named("upload").get(part, {}).get(part)
             if tensor is None or tensor.dtype != dtype or tensor.dim() != 1:
@@ -111,19 +111,12 @@ class MaskedSums:
             elif length is not None and len(tensor) != length:
                 exchange.refuse(client, f"its {part} has {len(tensor)} bytes, not {length}")
             else:
-                found[client] = tensor
-        names = self.agreement.names
-        missing = [
-            f"site {names[client]}: {exchange.failures.get(client, 'no reply')}"
-            for client in range(len(names))
-            if client not in found
-        ]
-        if missing:
-            raise TooFewReplies(
-                f"{what}: every site must answer, and {len(missing)} of {len(names)} did not: "
-                f"{'; '.join(missing[:5])} ({REMEDY})"
-            )
-        return [found[client] for client in range(len(names))]
+                found.append(tensor)
+        try:
+            exchange.check_enough(1.0, what)
+        except TooFewReplies as error:
+            raise TooFewReplies(f"{error} (every site must answer; {REMEDY})") from None
+        return found
 
     def file(self, purpose: str) -> Path:
         """Return the file in which a sum is kept."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from flwr.serverapp import Grid
 
@@ -58,6 +58,15 @@ class NodeAssigner:
         """`report_line` gets for whom an exchange waits, once that is long, and "" when it waits no more."""
         self.report_line = report_line
 
+    def listed(self, clients: Collection[int]) -> str:
+        """Return how a sentence names clients, or sites, at most MOST_NAMES of them."""
+        noun = "site" if self.names else "client"
+        shown = [self.names[client] if self.names else str(client) for client in sorted(clients)]
+        names = ", ".join(shown[:MOST_NAMES])
+        if len(shown) > MOST_NAMES:
+            names += f" and {len(shown) - MOST_NAMES} more"
+        return f"{noun}s {names}" if len(shown) > 1 else f"{noun} {names}"
+
     def assign(
         self,
         grid: Grid,
@@ -100,8 +109,8 @@ class SiteAssigner(NodeAssigner):
                 break
             if now >= due:
                 due = now + LATE_SECONDS
-                who = listed([self.names[client] for client in sorted(missing)], "site")
                 left = began + settings.node_wait - now
+                who = self.listed(missing)
                 self.report_line(f"waiting for {who} to connect, {left:.0f} s more (node-wait)")
             time.sleep(INTERVAL)
         self.report_line("")
@@ -136,14 +145,3 @@ def is_absence_of(name: str, failure: str) -> bool:
     """
     absence = absence_of(name)
     return failure == absence or failure.endswith(f": {absence}")
-
-
-def listed(names: Sequence[str], noun: str) -> str:
-    """Return some names as a list of at most MOST_NAMES, after "site" or "sites"."""
-    shown = ", ".join(names[:MOST_NAMES])
-    more = len(names) - MOST_NAMES
-    if more > 0:
-        shown += f" and {more} more"
-    if len(names) > 1:
-        noun += "s"
-    return f"{noun} {shown}"

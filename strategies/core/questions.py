@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -44,28 +44,17 @@ def run_rounds(rounds: Rounds, grid: Grid, last: int, after_round: Callable[[int
         after_round(number)
 
 
-def ask_question(
+def ask(
     rounds: Rounds,
     grid: Grid,
-    question: str,
-    variant: str,
-    clients: Sequence[int] | None = None,
+    task: Mapping[str, int | str],
     broadcast: Mapping[str, State] | None = None,
 ) -> Exchange:
-    """Ask every client, or some, about the shared weights; a reply without `variant`'s answer is refused.
-
-    `broadcast` goes with the question, by variant.
-    """
+    """Ask every client a question about the shared weights; `broadcast` goes with it, by variant."""
     states = {"model": rounds.shared}
     for name, state in (broadcast or {}).items():
         states[f"broadcast/{name}"] = state
-    request = rounds.request(QUERY, {"question": question}, states)
-    asked = range(rounds.clients) if clients is None else clients
-    exchange = rounds.ask(grid, asked, request)
-    for client, answer in list(exchange.answers.items()):
-        if variant not in answer.named("upload"):
-            exchange.refuse(client, f"the reply holds no answer for {variant}")
-    return exchange
+    return rounds.ask(grid, range(rounds.clients), rounds.request(QUERY, task, states))
 
 
 def ask_readiness(rounds: Rounds, grid: Grid) -> Exchange:
@@ -78,76 +67,23 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
     """Ask all clients, once in a run's life, what a variant must know of all of them; return whether it asked.
 
     The sum of their answers is sent with every round, as that variant's broadcast. Every client must answer.
-    Raises SettingError where a variant's settings do not go with that sum.
+
+    Raises:
+        SettingError: a variant's settings do not go with that sum.
+        TooFewReplies: a client does not answer.
     """
-    asked_columns = ask_column_sums(rounds, grid)  # first, as features depend on mean and std
-    asking = []
-    for variant in rounds.variants:
-        asked_before = variant.name in rounds.states  # in the run that is resumed
-        if variant.upload.question and not asked_before:
-            asking.append(variant)
-    for variant in in_order_of_asking(asking):
-        rounds.states[variant.name] = answers_of_all(rounds, grid, variant)
-    return asked_columns or bool(asking)
-
-
-def ask_column_sums(rounds: Rounds, grid: Grid) -> bool:
-    """Ask all sites for the sums of their table's columns, once in a run's life, and keep mean and std as a state.
-
-    Returns whether it asked. Raises TooFewReplies where a site does not answer.
-    """
-    variant = rounds.column_sums
-    if variant is None or STANDARDIZATION in rounds.states:
-        return False
-    total = answers_of_all(rounds, grid, variant)
-    rounds.states[STANDARDIZATION] = variant.standardization(total)
-    return True
-
-
-def answers_of_all(rounds: Rounds, grid: Grid, variant: Variant) -> State:
-    """Return the sum of all clients' answers to a variant's question, or where it says so the answers stacked.
-
-    Raises as `ask_class_prior`.
-    """
-    upload = variant.upload
-    if rounds.masked_sums is not None:
-        return masked_total(rounds, grid, variant)
-    broadcast = {}
-    if upload.question_needs:
-        broadcast[upload.question_needs] = rounds.states[upload.question_needs]
-    exchange = ask_question(rounds, grid, upload.question, variant.name, broadcast=broadcast)
-    refuse_invalid(rounds, exchange, variant)
-    exchange.check_enough(1.0, f"question {upload.question} for {variant.name}")
-    answers = exchange.uploads(variant.name)
-    total = integer_sum(answers)
-    if rounds.server.sites and "counts" in total:
-        variant.check_size(int(total["counts"].sum()))  # in a simulation it is known before
-    variant.check_sum(total)
-    return stacked(answers) if upload.by_client else total
-
-
-def masked_total(rounds: Rounds, grid: Grid, variant: Variant) -> State:
-    """Return the sum of all sites' answers to a variant's question, of which no site's own is seen.
-
-    Raises SettingError where a variant's settings do not go with that sum, TooFewReplies where a site does not answer.
-    """
-    assert rounds.masked_sums is not None
-    upload = variant.upload
-    states: dict[str, State] = {"model": rounds.shared}
-    if upload.question_needs:
-        states[f"broadcast/{upload.question_needs}"] = rounds.states[upload.question_needs]
-
-    def ask(task: Mapping[str, int | str]) -> Exchange:
-        return rounds.ask(grid, range(rounds.clients), rounds.request(QUERY, task, states))
-
-    run_spec = RunSpec.from_json(rounds.run_spec)
-    total = rounds.masked_sums.total(ask, variant, run_spec, rounds.server)
-    if upload.of_counts is not None:
-        total = upload.of_counts(total, rounds.clients)
-    else:
-        variant.check_size(int(total["counts"].sum()))
-    variant.check_sum(total)
-    return total
+    asked = False
+    columns = rounds.column_sums
+    if columns is not None and STANDARDIZATION not in rounds.states:
+        # First, as features depend on mean and std.
+        total = answers_of_all(rounds, grid, columns)
+        rounds.states[STANDARDIZATION] = columns.standardization(total)
+        asked = True
+    for variant in in_order_of_asking(rounds.variants):
+        if variant.upload.question and variant.name not in rounds.states:
+            rounds.states[variant.name] = answers_of_all(rounds, grid, variant)
+            asked = True
+    return asked
 
 
 def in_order_of_asking(variants: Sequence[Variant]) -> list[Variant]:
@@ -155,12 +91,45 @@ def in_order_of_asking(variants: Sequence[Variant]) -> list[Variant]:
     return sorted(variants, key=lambda variant: bool(variant.upload.question_needs))
 
 
+def answers_of_all(rounds: Rounds, grid: Grid, variant: Variant) -> State:
+    """Return the sum of all clients' answers to a variant's question, or where it says so the answers stacked.
+
+    With masked sums no site's own answer is seen. Raises as `ask_class_prior`.
+    """
+    upload = variant.upload
+    broadcast = {}
+    if upload.question_needs:
+        broadcast[upload.question_needs] = rounds.states[upload.question_needs]
+    if rounds.masked_sums is not None:
+        run_spec = RunSpec.from_json(rounds.run_spec)
+        ask_sites = partial(ask, rounds, grid, broadcast=broadcast)
+        total = rounds.masked_sums.total(ask_sites, variant, run_spec, rounds.server)
+        kept = total
+        if upload.of_counts is not None:
+            total = kept = upload.of_counts(total, rounds.clients)
+    else:
+        exchange = ask(rounds, grid, {"question": upload.question}, broadcast)
+        refuse_invalid(rounds, exchange, variant)
+        exchange.check_enough(1.0, f"question {upload.question} for {variant.name}")
+        answers = exchange.uploads(variant.name)
+        total = integer_sum(answers)
+        kept = stacked(answers) if upload.by_client else total
+    if rounds.server.sites and "counts" in total:
+        variant.check_size(int(total["counts"].sum()))  # in a simulation it is known before
+    variant.check_sum(total)
+    return kept
+
+
 def refuse_invalid(rounds: Rounds, exchange: Exchange, variant: Variant) -> None:
-    """Refuse every client's answer to a variant's question that is not what the variant says of it.
+    """Refuse every reply without an answer to a variant's question that is what the variant says of it.
 
     So is one that describes more samples than the client may have: it weighs too much in what is made of all answers.
     """
-    for client, answer in exchange.uploads(variant.name).items():
+    for client, reply in list(exchange.answers.items()):
+        answer = reply.named("upload").get(variant.name)
+        if answer is None:
+            exchange.refuse(client, f"the reply holds no answer for {variant.name}")
+            continue
         samples = rounds.server.examples_by_client.get(
             client
         )  # None where the server does not know it
@@ -195,7 +164,7 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
         question = part.final_question
         if not question:
             continue
-        exchange = ask_question(rounds, grid, question, question)
+        exchange = ask(rounds, grid, {"question": question})
         refuse_invalid(rounds, exchange, rounds.server.variants[question])
         min_reply_share = rounds.exchange_settings.min_reply_share
         exchange.check_enough(min_reply_share, f"question {question} for {part.name}")
@@ -209,15 +178,11 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
         last = rounds.last
         failures = {client: f"{question}: {reason}" for client, reason in exchange.failures.items()}
         failures |= last.failures  # why a client took no part in the round itself comes first
-        seconds = last.seconds["server"] + time.perf_counter() - began
-        rounds.last = replace(
-            last,
-            failures=dict(sorted(failures.items())),
-            bytes_down=last.bytes_down + size(rounds.shared) * rounds.clients,
-            bytes_up=last.bytes_up + sum(map(size, answers.values())),
-            seconds={**last.seconds, "server": seconds},
-            metrics={**last.metrics, **result.metrics},
-        )
+        last.failures = dict(sorted(failures.items()))
+        last.bytes_down += size(rounds.shared) * rounds.clients
+        last.bytes_up += sum(map(size, answers.values()))
+        last.seconds["server"] += time.perf_counter() - began
+        last.metrics = {**last.metrics, **result.metrics}
 
 
 def evaluate_on_clients(
@@ -241,10 +206,9 @@ def evaluate_on_clients(
     task: dict[str, int | str] = {"round": rounds.round, "models": ",".join(names)}
     if personal:
         task["start"] = AVERAGE
-    states = {}
-    for name, state in rounds.deployed.items():
-        if name in names or (personal and name == AVERAGE):
-            states[f"deployed/{name}"] = state
+    sent = {*names, AVERAGE} if personal else set(names)
+    deployed = {name: state for name, state in rounds.deployed.items() if name in sent}
+    states = {f"deployed/{name}": state for name, state in deployed.items()}
     exchange = rounds.ask(grid, range(rounds.clients), rounds.request(EVALUATE, task, states))
     scores = scores_of(exchange, names, tested, classes)
     diverged = any(failure.kind == NOT_FINITE for failure in exchange.reported.values())
@@ -255,13 +219,9 @@ def evaluate_on_clients(
     local: dict[str, dict[int, float]] = {name: {} for name in names}
     for client, answer in exchange.answers.items():
         for name, accuracies in local.items():
-            accuracies[client] = share(answer.metrics.get(f"{LOCAL}/{name}"))
+            stated = answer.metrics.get(f"{LOCAL}/{name}", math.nan)
+            accuracies[client] = stated if 0 <= stated <= 1 else math.nan
     return scores, exchange.failures, local
-
-
-def share(number: float | None) -> float:
-    """Return a number that can be a share, or NaN."""
-    return number if number is not None and 0 <= number <= 1 else math.nan
 
 
 def scores_of(
@@ -271,22 +231,19 @@ def scores_of(
     classes: int,
 ) -> ClientScores:
     """Return the good scores; an answer with other ones is refused in `exchange`."""
-    kinds = list(tested)
-    scores: ClientScores = {kind: {name: {} for name in models} for kind in kinds}
+    scores: ClientScores = {kind: {name: {} for name in models} for kind in tested}
     for client, answer in sorted(exchange.answers.items()):
-        measured = {kind: answer.named(kind) for kind in kinds}
+        checked = {}
         try:
-            for kind, states in measured.items():
+            for kind, of_clients in tested.items():
+                states = answer.named(kind)
                 if states.keys() != set(models):
                     raise ValueError(f"the {kind} scores are not of {sorted(models)}")
-            checked = []
-            for kind in kinds:
-                in_agreement = tested[kind].get(client)
-                for name, state in measured[kind].items():
-                    checked.append((kind, name, Scores.of(state, classes, in_agreement)))
+                for name, state in states.items():
+                    checked[kind, name] = Scores.of(state, classes, of_clients.get(client))
         except ValueError as error:
             exchange.refuse(client, str(error))
             continue
-        for kind, name, client_scores in checked:
+        for (kind, name), client_scores in checked.items():
             scores[kind][name][client] = client_scores
     return scores

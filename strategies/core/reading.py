@@ -42,15 +42,11 @@ def worker_in(record: ConfigRecord) -> dict[str, int | str]:
     """Return what a client says of its process, as far as a record of the round can hold it."""
     worker: dict[str, int | str] = {}
     for key in ("process", "device", "visible-gpus", "gpu"):
-        value = record.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, int):
-            worker[key] = printable(value)
-            continue
-        if abs(value) >= 2**63:  # Python does not print the longest
+        value = record.get(key, "")
+        if isinstance(value, int) and abs(value) >= 2**63:  # Python does not print the longest
             raise ValueError("worker: has a number of more than 63 bits")
-        worker[key] = value
+        if value != "":
+            worker[key] = value if isinstance(value, int) else printable(value)
     return worker
 
 

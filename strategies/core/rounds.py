@@ -33,7 +33,7 @@ from strategies.core.masked_sums import MaskedSums
 from strategies.core.node_assignment import NodeAssigner
 from strategies.core.reading import DIGESTS
 from strategies.core.server import AVERAGE, Diverged, Numbers, Server, ServerMethod, Update
-from strategies.core.server_optimizer import AdaptiveOptimizer, ServerOptimizer
+from strategies.core.server_optimizer import ServerOptimizer
 from strategies.core.update_statistics import (
     MethodNumbers,
     UpdateStatistics,
@@ -56,7 +56,7 @@ HEADER_BYTES = 2**16
 """Bytes allowed for the names and shapes in a record, in addition to its tensors."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Round:
     """A finished round's statistics for its record, except the models' metrics."""
 
@@ -75,7 +75,7 @@ class Round:
     """Bytes of model and broadcasts times the number of clients asked, as if each client had its own node."""
     bytes_up: int = 0
     """Bytes of the models and uploads that were used."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
     """clients: from the request to the last reply; client-work: the clients' own time, summed; server: combine and
     deploy."""
     workers: Sequence[Mapping[str, object]] = ()
@@ -144,7 +144,7 @@ class Rounds:
         combine: ServerMethod,
         monitors: Sequence[ServerMethod] = (),
         deploys: Sequence[ServerMethod] = (),
-        optimizer: ServerOptimizer | AdaptiveOptimizer | None = None,
+        optimizer: ServerOptimizer | None = None,
         exchange: ExchangeSettings | None = None,
         examples: Mapping[int, int] | None = None,
         holdout: Samples | None = None,
@@ -438,7 +438,7 @@ class Rounds:
         client = largest.client
         reason = f"{unfit} is not finite with it: its update of norm {largest.norm:.3g}"
         exchange.refuse(client, reason)
-        if not exchange.enough(self.exchange_settings.min_reply_share):
+        if len(exchange.answers) < exchange.least(self.exchange_settings.min_reply_share):
             name = client_name(client, self.assigner.names)
             reason = f"{unfit} is not finite; {name} moved it furthest"
             raise Diverged(self.server.round, reason, client=name)

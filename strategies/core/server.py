@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from client_app.client import Variant
+from client_app.client import Variant, check_needs
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of
@@ -151,20 +151,20 @@ class ServerMethod(Settings):
     final_question: ClassVar[str] = ""
     """The local variant that all clients must answer after the last round. `deploy` is then called once, with their
     `Server.final_answers`. The question has the variant's name."""
-    needs_whole_model: ClassVar[bool] = False
-    """Whether the model must be the same everywhere: no client may keep a part of it."""
-    needs_head: ClassVar[bool] = False
-    """Whether the head must be shared: no client may keep its own."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What it requires of a run: words of NEEDS."""
     closed_form: ClassVar[bool] = False
     """Whether what it deploys is computed from `Server.answers` alone, so that no round need be trained. The features
     must then be fixed."""
-    needs_sgd: ClassVar[bool] = False
-    """Whether clients must take steps of SGD whose rate is the same in a round."""
     deploys_for_evaluation: ClassVar[bool] = False
     """Whether what it deploys matters to evaluation alone: it keeps no state and records no numbers, so that it deploys
     in evaluated rounds and not in between."""
     units: ClassVar[Mapping[str, Unit]] = {}
     """The unit of every number that the method tells the round's record, by name."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_needs(cls)
 
     @property
     def needs_holdout(self) -> bool:

@@ -8,10 +8,8 @@ the node that was asked for this client.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
-from torch import Tensor
 
 from client_app.client import LARGEST_VALUE, InvalidReply, TensorSpec, Upload, check_numbers
 from client_app.handlers import ClientReply
@@ -33,43 +31,21 @@ class Range:
     most: float
     whole: bool = False
 
-    def violation(self, values: Tensor) -> str:
-        """Return what is wrong with the values, such as "is 7 and must be 0 to 1"; "" if nothing is."""
-        if not values.numel():
-            return ""
-        least, most = values.aminmax()  # with a NaN among the values, both are NaN
-        outside = self.outside(least.item(), most.item())
-        if outside:
-            return outside
-        if self.whole and values.is_floating_point():
-            fractional = values[values != values.round()]
-            if fractional.numel():
-                return f"is {fractional[0].item():g} and must be whole"
-        return ""
-
-    def violation_of_number(self, value: float) -> str:
-        """Return the same for one number, without making a tensor of it."""
-        outside = self.outside(value, value)
-        if outside:
-            return outside
-        if self.whole and value != int(value):
-            return f"is {value:g} and must be whole"
-        return ""
-
-    def outside(self, least: float, most: float) -> str:
-        """Return what is wrong with values whose minimum is `least` and maximum is `most`; "" if nothing is."""
-        if not (math.isfinite(least) and math.isfinite(most)):
+    def violation(self, smallest: float, largest: float) -> str:
+        """Return what is wrong with values from `smallest` to `largest`, such as "is 7 and must be 0 to 1"; "" if
+        nothing is."""
+        if not (math.isfinite(smallest) and math.isfinite(largest)):
             return "is not finite"
-        allowed = f"must be {self.least:g} to {self.most:g}"
-        if least < self.least:
-            return f"is {least:g} and {allowed}"
-        if most > self.most:
-            return f"is {most:g} and {allowed}"
+        wrong = smallest if smallest < self.least else largest
+        if not self.least <= wrong <= self.most:
+            return f"is {wrong:g} and must be {self.least:g} to {self.most:g}"
+        if self.whole and smallest != int(smallest):
+            return f"is {smallest:g} and must be whole"
         return ""
 
 
 SIGNED_LOSS = Range(-1e30, 1e30)
-"""The range of the loss if a variant has `Requirements.signed_loss`: its loss term has no lower bound."""
+"""The range of the loss if a variant has the need signed-loss: its loss term has no lower bound."""
 METRICS: Mapping[str, Range] = {
     "num-examples": Range(1, MAX_COUNT, whole=True),
     "loss": Range(0, 1e30),
@@ -82,14 +58,11 @@ METRICS: Mapping[str, Range] = {
 `checked_metrics` also compares num-examples with `Server.examples_by_client`, and steps and coefficient-sum with the
 values that follow from num-examples and the run's settings.
 """
-TENSORS: Mapping[str, Range] = {
-    "running_var": Range(0, LARGEST_VALUE),
-    "num_batches_tracked": Range(0, MAX_COUNT),
-    "": Range(-LARGEST_VALUE, LARGEST_VALUE),
+TENSORS: Mapping[str, tuple[float, float]] = {
+    "running_var": (0, LARGEST_VALUE),
+    "num_batches_tracked": (0, MAX_COUNT),
 }
-"""Ranges of tensors' values, by the last part of the tensor's name; "" is the range of all other tensors."""
-ExpectedTensors = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""By tensor name, the expected shape and dtype."""
+"""Ranges of a model's tensors, by the last part of their names; all others are within LARGEST_VALUE."""
 
 
 class RejectedUpdate(ValueError):
@@ -104,7 +77,7 @@ def checked_update(
     client: int,
     answer: ClientReply,
     server: Server,
-    expected: ExpectedTensors,
+    expected: Mapping[str, TensorSpec],
     parts: Sequence[ServerMethod],
 ) -> Update:
     """Return a client's answer as an update, after checking everything in it.
@@ -123,10 +96,10 @@ def checked_update(
         raise RejectedUpdate("the reply holds no model")
     shared = answer.states["model"]
     uploads = answer.named("upload")
-    reason = differences(shared, expected)
-    if reason:
-        raise RejectedUpdate(f"model: {reason}")
-    check_values(shared, "model: ")
+    try:
+        check_tensors(shared, expected)
+    except RejectedUpdate as reason:
+        raise type(reason)(f"model: {reason}") from None
     check_uploads(uploads, server, parts)
     examples = checked_metrics(client, answer.metrics, server)
     return Update(
@@ -144,11 +117,11 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
     missing = METRICS.keys() - metrics.keys()
     if missing:
         raise RejectedUpdate(f"metric {min(missing)} is missing")
-    signed = any(variant.requirements.signed_loss for variant in server.variants.values())
+    signed = any("signed-loss" in variant.needs for variant in server.variants.values())
     for name, allowed in METRICS.items():
         if signed and name == "loss":
             allowed = SIGNED_LOSS
-        reason = allowed.violation_of_number(metrics[name])
+        reason = allowed.violation(metrics[name], metrics[name])
         if reason and name == "loss":  # the client's training has probably diverged
             raise UpdateOutOfRange(f"metric {name} {reason}")
         if reason:
@@ -201,19 +174,16 @@ def check_samples(client: int, samples: int, subject: str, server: Server) -> No
             )
 
 
-def check_values(state: State, where: str = "", ranges: Mapping[str, Range] | None = None) -> None:
-    """Raise UpdateOutOfRange for a tensor with a value that is not finite or outside its range.
-
-    `where` begins the error's sentence, such as "model: ". `ranges` are those of all tensors; without them a tensor's
-    name decides about its range.
-    """
-    if ranges is None:
-        ranges = {name: range_of(name) for name in state}
+def check_tensors(state: State, specs: Mapping[str, TensorSpec]) -> None:
+    """Raise RejectedUpdate unless a client's tensors are what they must be, UpdateOutOfRange for a wrong value."""
+    reason = differences(state, specs)
+    if reason:
+        raise RejectedUpdate(reason)
     usual = {}
     others = {}
     for name, tensor in state.items():
-        is_usual = tensor.is_floating_point() and ranges[name] == TENSORS[""]
-        if is_usual and tensor.numel():
+        is_usual = tensor.is_floating_point() and specs[name].high == LARGEST_VALUE
+        if is_usual and tensor.numel() and specs[name].low == -LARGEST_VALUE:
             usual[name] = tensor
         else:
             others[name] = tensor
@@ -222,16 +192,14 @@ def check_values(state: State, where: str = "", ranges: Mapping[str, Range] | No
     norms = torch._foreach_norm(list(usual.values())) if usual else []
     in_range = all(norm.item() <= LARGEST_VALUE for norm in norms)
     for name, tensor in (others if in_range else state).items():
-        reason = ranges[name].violation(tensor)
+        if not tensor.numel():
+            continue
+        smallest, largest = tensor.aminmax()  # with a NaN among the values, both are NaN
+        allowed = Range(specs[name].low, specs[name].high)
+        reason = allowed.violation(smallest.item(), largest.item())
         if reason:
-            raise UpdateOutOfRange(f"{where}{name} {reason}")
-
-
-@lru_cache(maxsize=4096)
-def range_of(name: str) -> Range:
-    """Return the range for a tensor's values, by the last part of its name."""
-    _, _, last = name.rpartition(".")
-    return TENSORS.get(last, TENSORS[""])
+            error = UpdateOutOfRange if tensor.is_floating_point() else RejectedUpdate
+            raise error(f"{name} {reason}")
 
 
 def check_uploads(
@@ -272,10 +240,7 @@ def check_upload(upload: Upload, state: State, server: Server, samples: int | No
         for name, spec in specs.items():
             specs[name] = spec._replace(shape=(number, *spec.shape))
         specs["classes"] = TensorSpec(torch.int64, (number,), 0, classes - 1)
-    reason = differences(state, {name: (spec.shape, spec.dtype) for name, spec in specs.items()})
-    if reason:
-        raise RejectedUpdate(reason)
-    check_values(state, ranges={name: Range(spec.low, spec.high) for name, spec in specs.items()})
+    check_tensors(state, specs)
     if upload.by_class and (state["classes"].diff() <= 0).any():
         raise RejectedUpdate("classes are not ascending")
     try:
@@ -284,20 +249,19 @@ def check_upload(upload: Upload, state: State, server: Server, samples: int | No
         raise RejectedUpdate(str(error)) from None
 
 
-def differences(state: State, expected: ExpectedTensors) -> str:
-    """Return the first difference of the state's names, shapes or dtypes from the expected ones; "" if none differs."""
-    missing = expected.keys() - state.keys()
+def differences(state: State, specs: Mapping[str, TensorSpec]) -> str:
+    """Return the first difference of the state's names, shapes or dtypes from those of `specs`; "" if none differs."""
+    missing = specs.keys() - state.keys()
     if missing:
         return f"{min(missing)} is missing"
-    extra = state.keys() - expected.keys()
+    extra = state.keys() - specs.keys()
     if extra:
         return f"{ascii(min(extra))[:80]} is not expected"
-    for name, (shape, dtype) in expected.items():
-        sent = state[name]
-        sent_shape = tuple(sent.shape)
-        if sent_shape != shape or sent.dtype != dtype:
-            found = described(sent_shape, sent.dtype)
-            return f"{name} is {found}, not {described(shape, dtype)}"
+    for name, spec in specs.items():
+        tensor = state[name]
+        if (tensor.shape, tensor.dtype) != (spec.shape, spec.dtype):
+            found = described(tuple(tensor.shape), tensor.dtype)
+            return f"{name} is {found}, not {described(spec.shape, spec.dtype)}"
     return ""
 
 
@@ -320,6 +284,14 @@ def not_finite(state: State) -> str:
     return ""
 
 
-def expected_of(state: State) -> ExpectedTensors:
-    """Return the shape and dtype of every tensor, by name."""
-    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
+def expected_of(state: State) -> dict[str, TensorSpec]:
+    """Return what every tensor of a model like this one must be, by name."""
+    specs = {}
+    for name, tensor in state.items():
+        spec = TensorSpec(tensor.dtype, tuple(tensor.shape))
+        _, _, last = name.rpartition(".")
+        if last in TENSORS:
+            low, high = TENSORS[last]
+            spec = spec._replace(low=low, high=high)
+        specs[name] = spec
+    return specs

@@ -72,7 +72,7 @@ def posterior_model(batch_norm: bool) -> Classifier:
 COMPANIONS = {
     name: variant
     for name, variant in VARIANTS.items()
-    if affects_training(variant) and not variant.requirements.uncorrected_prior
+    if affects_training(variant) and "uncorrected-prior" not in variant.needs
 }
 """Variants that change training and are not refused beside the shift, as those that correct the prior are."""
 TWO_PARTS = "head-then-features"
@@ -83,14 +83,14 @@ BESIDE = [name for name in COMPANIONS if name not in {TWO_PARTS, *ANOTHER_MINIMI
 
 
 def test_every_variant_that_corrects_the_prior_is_refused_beside_the_shift() -> None:
-    correcting = {name for name, one in VARIANTS.items() if one.requirements.uncorrected_prior}
+    correcting = {name for name, one in VARIANTS.items() if "uncorrected-prior" in one.needs}
     others = {"class-weights", "logit-calibration", "reweighting"}
     assert correcting >= {"logit-shift"} | others
 
 
 def gradient_beside(variants: list[Variant], k: int) -> float:
     """Return the largest expected slope at the posterior, with ExpectedGradient beside the variants."""
-    batch_norm = any(variant.requirements.batch_norm for variant in variants)
+    batch_norm = any("batch-norm" in variant.needs for variant in variants)
     variants = [*variants, ExpectedGradient()]
     member = federation(variants, [posterior_model(batch_norm) for _ in range(2)])[k]
     settings = TrainingSettings(local_steps=1, batch_size=200, learning_rate=1.0)

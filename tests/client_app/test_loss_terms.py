@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from client_builders import CLASSES, SHAPE, batches_of, small_client
 from torch import Tensor
 
-from client_app.client import Client, Requirements, Variant, vectorizable
+from client_app.client import Client, Variant, vectorizable
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy
@@ -49,7 +49,7 @@ class Teacher(Variant):
     """The squared distance of the logits from the teacher's."""
 
     name: ClassVar[str] = "teacher"
-    requirements: ClassVar[Requirements] = Requirements(teacher=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"teacher"})
 
     def loss_term(
         self,

@@ -132,7 +132,7 @@ def assert_alike(left: Sequence[Report], right: Sequence[Report]) -> None:
 )
 def test_variants_train_together_as_one_by_one(group: str, changes: dict[str, object]) -> None:
     variants, settings = groups()[group], replace(SETTINGS, **changes)  # type: ignore[arg-type]
-    batch_norm = group == "loss_term" or any(v.requirements.batch_norm for v in variants)
+    batch_norm = group == "loss_term" or any("batch-norm" in v.needs for v in variants)
     clients = clients_of(variants, "mlp-bn" if batch_norm else "small-cnn")
     with mock.patch.object(client_app.vectorized, "train_round") as single:
         single.side_effect = train_round

@@ -131,6 +131,21 @@ def test_subjects_are_those_of_the_file(tmp_path):
     assert not load(npz(tmp_path, **train)).tests_subjects
 
 
+def test_a_member_that_hides_its_training_subjects_hides_them_for_all(tmp_path):
+    """Samples of its subjects could otherwise be on both sides of a cut, each counted as a subject of its own."""
+    members = []
+    test = {"test_subjects": np.array([7, 9, 7, 9, 7])}
+    for name, train in (("north", {"train_subjects": np.arange(10) % 4 + 50}), ("south", {})):
+        write_npz(tmp_path / f"{name}.npz", (6, 5), 10, 5, classes=2, **train, **test)
+        members.append(f"npz:{tmp_path}/{name}.npz")
+    settings = DataSettings(f"domains:{','.join(members)}", classes="2", input_shape="1x6x5")
+    data = load(settings)
+    assert data.train.subjects is None and len(set(data.test.subjects.tolist())) == 4
+    write_npz(tmp_path / "known.npz", (6, 5), 10, 5, classes=2)
+    known = load(replace(settings, dataset=f"domains:{members[0]},npz:{tmp_path}/known.npz"))
+    assert len(set(known.train.subjects.tolist())) == 4 + 10
+
+
 def test_gaps_in_vectors_are_refused_dropped_or_filled(tmp_path):
     train = np.arange(20, dtype=np.float32).reshape(10, 2)
     train[2, 1] = np.nan

@@ -103,6 +103,7 @@ def test_a_share_of_every_client_and_class_is_kept_and_not_trained_on():
         assert (np.abs(np.bincount(labels[kept], minlength=10) - 0.25 * held) < 1).all()
     pooled = cut.validation()
     assert len(pooled) == sum(map(len, cut.validation_indices)) and cut.hash != whole.hash
+    assert len(cut.validation(1)) == len(pooled), "without domains all clients are measured on all"
 
 
 def test_a_share_is_rounded_up_and_down_so_that_the_mean_is_exact():

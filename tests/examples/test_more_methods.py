@@ -18,8 +18,8 @@ from client_app.variants import VARIANTS
 from data import Samples
 from fedskew.methods import Server, Statistics, TrainingSettings, Update
 from server_app.methods import METHODS
+from strategies import SERVER_METHODS
 from strategies.core.validation import RejectedUpdate, check_upload
-from strategies.registry import SERVER_METHODS
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "more-methods"
 RUNS = {
@@ -153,7 +153,7 @@ def test_fedcof_s_covariance_is_that_of_the_clients_means() -> None:
     step = 0.5
     held_counts = counts_KC.sum(0)[:2]
     means_CD = sums_KCD.sum(0)[:2] * step / held_counts[:, None]
-    statistics = Statistics(held_counts, means_CD.double())
+    statistics = Statistics(held_counts, means_CD.double(), torch.ones_like(held_counts))
 
     scatter_DD = torch.zeros(2, 2, dtype=torch.float64)
     for label, holders in ((0, (0, 1, 2)), (1, (0, 2))):

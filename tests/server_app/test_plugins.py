@@ -15,7 +15,7 @@ from server_app import method_checks, plugins
 from server_app.methods import METHODS, Method
 from server_app.plugins import check_new_methods
 from server_app.settings import parse
-from strategies.registry import SERVER_METHODS
+from strategies import SERVER_METHODS
 
 MODULE = """
 import random

@@ -17,8 +17,8 @@ from client_app.variants import VARIANTS
 from data import SettingError
 from server_app.checkpoint import Checkpoint
 from server_app.methods import METHODS
+from strategies import SERVER_METHODS
 from strategies.core.server import Server, ServerMethod
-from strategies.registry import SERVER_METHODS
 
 Train = Callable[..., FinishedRun]
 PLACES = ("combine", "monitor", "deploy")
@@ -155,7 +155,7 @@ COMPANIONS = ("fedshift", "fedbn", "iwds")
 
 
 def corrects_prior(variant: type[Variant]) -> bool:
-    return variant.requirements.uncorrected_prior
+    return "uncorrected-prior" in variant.needs
 
 
 def draws_samples(variant: type[Variant]) -> bool:

@@ -20,7 +20,7 @@ from server_app.composition import section_types
 from server_app.methods import METHODS
 from server_app.run_settings import sized_model
 from server_app.settings import as_toml, defaults, groups, parse, parse_text
-from strategies.registry import SERVER_METHODS
+from strategies import SERVER_METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = json.loads((Path(__file__).parent / "defaults.json").read_text())

@@ -153,7 +153,7 @@ def test_a_site_without_an_answer_ends_the_run_by_name_and_keeps_no_sum(tmp_path
 
     with pytest.raises(TooFewReplies) as error:
         run_changed(folder, tmp_path / "results", TRAINED, lose)
-    assert "1 of 3 did not: site east: " in str(error.value)
+    assert "2 good replies of 3" in str(error.value) and "site east: " in str(error.value)
     assert not [*(tmp_path / "results/sums").glob("*")]
 
 

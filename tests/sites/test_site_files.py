@@ -64,6 +64,7 @@ NET, WEIGHTS = {"name": "net", "sha256": "0" * 64}, "0" * 64
         ({"input_shape": "\uff11x8x8"}, "input-shape"),
         ({"std": [float("nan")]}, "std"),
         ({"min_sites": 4}, "min-sites"),
+        ({"run_key": public_key("north")}, "run-key"),
         ({"site": sites()[:1]}, "min-sites"),
         ({"site": sites({"name": "north", "key": public_key("south")})}, "name"),
         ({"site": sites({"name": "south", "key": public_key("east")})}, "key"),

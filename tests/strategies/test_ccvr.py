@@ -15,7 +15,7 @@ from data import SettingError
 from strategies.ccvr import CCVR, pooled, virtual_features
 from strategies.core.server import Server
 from strategies.core.validation import RejectedUpdate, check_upload
-from strategies.real_features import RealFeatures
+from strategies.real_data import RealFeatures
 
 HELD = [(5, 0, 1, 9), (1, 0, 1, 30), (0, 0, 0, 2), (12, 0, 1, 1)]
 """Samples of each class at each client: class 1 nowhere, class 2 always alone."""
@@ -95,8 +95,6 @@ def test_diagonals_are_those_of_the_full_covariances(server: Server) -> None:
     torch.testing.assert_close(variances_CD, expected, rtol=0, atol=1e-10)
     drawn_MD = virtual_features(means_CD[3], variances_CD[3], 200_000, draws(0))
     torch.testing.assert_close(drawn_MD.var(0), variances_CD[3], rtol=0.02, atol=0)
-    with pytest.raises(ValueError):
-        pooled([full[0], diagonal[1]], CLASSES, WIDTH)
 
 
 # ---- virtual features ------------------------------------------------------------------------------------------------

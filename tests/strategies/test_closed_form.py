@@ -31,8 +31,7 @@ from strategies.closed_form import (
 from strategies.core.questions import integer_sum
 from strategies.core.server import Deployment, Server
 from strategies.fed3r import Fed3R
-from strategies.fed_lda import FedLDA
-from strategies.fed_lda_pooled import FedLDAPooled
+from strategies.fed_lda import FedLDA, FedLDAPooled
 from strategies.fedncm import FedNCM
 
 CLASSES, WIDTH = 4, 6
@@ -300,9 +299,8 @@ def test_a_matrix_without_a_trace_is_regularized_to_the_identity() -> None:
 def test_weighted_samples_count_as_fewer_in_cross_validation() -> None:
     """As many as give a mean of the same precision: (sum v)^2 / sum v^2."""
     means_CD, counts_C = torch.zeros(2, 1, dtype=torch.float64), torch.tensor([90, 10])
-    for weights, effective in ((None, 100), ([7, 7], 100), ([1, 9], 180**2 / (90 + 10 * 81))):
-        weights_C = None if weights is None else torch.tensor(weights)
-        statistics = Statistics(counts_C, means_CD, weights_C=weights_C)
+    for weights, effective in (([1, 1], 100), ([7, 7], 100), ([1, 9], 180**2 / (90 + 10 * 81))):
+        statistics = Statistics(counts_C, means_CD, torch.tensor(weights))
         assert statistics.effective_samples == pytest.approx(effective)
     assert statistics.mass_C.tolist() == [50.0, 50.0]
 

@@ -56,7 +56,7 @@ def upload_of(samples_of_class: Sequence[int], head: State, seed: int = 0) -> St
 
 
 def head_for(seed: int = 1) -> State:
-    return random_head(torch.Size((CLASSES, WIDTH)), generator(seed))
+    return random_head(CLASSES, WIDTH, generator(seed))
 
 
 # ---- the paper's distance and gradients ------------------------------------------------------------------------------
@@ -77,12 +77,12 @@ def test_distance_of_zero_rows() -> None:
 def test_the_mean_is_over_the_clients_that_hold_the_class_and_not_weighted_by_samples() -> None:
     head = head_for()
     uploads = [upload_of([3, 0, 1, 5, 0], head, seed=1), upload_of([300, 4, 0, 5, 0], head, seed=2)]
-    mean_nCD, held = mean_gradients(uploads, head["weight"])
+    mean_nCD, held = mean_gradients(uploads)
     assert held.tolist() == [0, 1, 2, 3]
     first, second = (upload["gradients"] for upload in uploads)
     torch.testing.assert_close(mean_nCD[0], (first[0] + second[0]) / 2, rtol=1e-6, atol=1e-8)
     assert torch.equal(mean_nCD[1], second[1]) and torch.equal(mean_nCD[2], first[1])
-    alone, held = mean_gradients(uploads[:1] * 3, head["weight"])
+    alone, held = mean_gradients(uploads[:1] * 3)
     assert torch.equal(alone, first) and held.tolist() == HELD.tolist()
 
 
@@ -103,8 +103,8 @@ def test_initial_state(server: Server) -> None:
 def test_real_features_give_no_gradient() -> None:
     method = CReFF(features_per_class=4, feature_steps=10, feature_learning_rate=0.1)
     real_CMD, head = normal(CLASSES, 4, WIDTH, seed=5).float(), head_for()
-    gradients = feature_gradients(real_CMD, head["weight"], head["bias"])
-    stayed = method.match(real_CMD, head["weight"], head["bias"], gradients, torch.arange(CLASSES))
+    gradients = feature_gradients(real_CMD, head["weight"], head["bias"], torch.arange(CLASSES))
+    stayed = method.match(real_CMD, head, gradients, torch.arange(CLASSES))
     torch.testing.assert_close(stayed, real_CMD, rtol=0, atol=1e-4)
 
 
@@ -172,7 +172,7 @@ def test_a_round_is_autograd_descent_of_the_features_and_then_of_a_new_head(serv
     matched = distances().mean().item()
     assert deployment.metrics == {"matching-loss": pytest.approx(matched, rel=1e-4)}
 
-    fresh = random_head(torch.Size((CLASSES, WIDTH)), server.generator("creff"))
+    fresh = random_head(CLASSES, WIDTH, server.generator("creff"))
     head = trained_by_torch(fresh, features, [torch.arange(CLASSES * 6)] * 30)
     model = deployment.models["creff"]
     for name, tensor in head.items():
@@ -193,7 +193,7 @@ def test_what_is_deployed_without_features_or_steps(server: Server) -> None:
     state, deployment = deploy(server, [[0] * CLASSES])
     assert torch.equal(deployment.state["features"], state["features"]), "no class was sent"
 
-    start = random_head(torch.Size((CLASSES, WIDTH)), fresh)["weight"]
+    start = random_head(CLASSES, WIDTH, fresh)["weight"]
     rounds = [
         deploy(replace(server, round=round), head_steps=0)[1].state["weight"] for round in (1, 2)
     ]
@@ -298,7 +298,8 @@ def literal_distance(actual: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> 
 def test_bias_gradient_is_autograds() -> None:
     features_CMD, weight_CD = normal(CLASSES, 7, WIDTH), normal(CLASSES, WIDTH, seed=1)
     bias_C = normal(CLASSES, seed=2)
-    actual = CReFFCode().gradients(features_CMD, weight_CD, bias_C)
+    head = {"weight": weight_CD, "bias": bias_C}
+    actual = CReFFCode().gradients(features_CMD, head, torch.arange(CLASSES))
     assert actual.shape == (CLASSES, CLASSES, WIDTH + 1)
     for k in range(CLASSES):
         weight, bias = literal_gradients(features_CMD[k], k, weight_CD, bias_C)
@@ -307,7 +308,7 @@ def test_bias_gradient_is_autograds() -> None:
     assert actual.sum(1).abs().max() < 1e-12  # over the rows, the bias's column included
     diagonal = torch.eye(CLASSES).bool()
     assert (actual[..., -1][diagonal] < 0).all() and (actual[..., -1][~diagonal] > 0).all()
-    part = CReFFCode().gradients(features_CMD[HELD], weight_CD, bias_C, HELD)
+    part = CReFFCode().gradients(features_CMD[HELD], head, HELD)
     torch.testing.assert_close(part, actual[HELD], rtol=0, atol=1e-12)
 
 
@@ -338,7 +339,8 @@ def test_retraining_is_sgd_in_shuffled_mini_batches() -> None:
     settings = {"features_per_class": 7, "head_epochs": 6, "head_batch_size": 8}
     method = CReFFCode(**settings, head_learning_rate=0.2)  # type: ignore[arg-type]
     features_CMD, start, draws = normal(CLASSES, 7, WIDTH).float(), head_for(), generator(5)
-    actual = method.retrain(start, features_CMD, generator(5))
+    labels_N = torch.arange(CLASSES).repeat_interleave(7)
+    actual = method.retrain(start, features_CMD.reshape(-1, WIDTH), labels_N, generator(5))
     batches = [
         batch for _ in range(6) for batch in torch.split(torch.randperm(35, generator=draws), 8)
     ]

@@ -12,10 +12,9 @@ from client_app.models import Classifier
 from client_app.state import State, digest, weighted_mean
 from data import Samples, SettingError
 from strategies.core.server import Server, ServerMethod, Update
-from strategies.distillation import batches
 from strategies.fedavg import FedAvg
 from strategies.fedbe import FedBE, gaussian
-from strategies.feddf import FedDF
+from strategies.feddf import FedDF, batches
 
 
 @pytest.fixture

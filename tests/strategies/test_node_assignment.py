@@ -12,7 +12,12 @@ from fedskew.engines.local import Node, identify
 from server_app.run_folder import RunFolder
 from strategies.core import exchange
 from strategies.core.exchange_settings import ExchangeSettings
-from strategies.core.node_assignment import SiteAssigner, absence_of, is_absence_of, listed
+from strategies.core.node_assignment import (
+    NodeAssigner,
+    SiteAssigner,
+    absence_of,
+    is_absence_of,
+)
 from tests.site_files import NAMES, agreed, public_key, write
 
 SETTINGS = ExchangeSettings(node_wait=7.0)
@@ -96,12 +101,12 @@ def test_an_exchange_that_waits_says_so_and_takes_it_back(
     assert not folder.waiting_file.exists()
 
 
-def test_a_sentence_names_at_most_twenty_clients() -> None:
-    names = [str(number) for number in range(21)]
-    twenty = ", ".join(names[:20])
-    assert listed(names[:2], "site") == "sites 0, 1"
-    assert listed(names[:20], "client") == f"clients {twenty}"
-    assert listed(names, "client") == f"clients {twenty} and 1 more"
+def test_a_sentence_names_at_most_twenty_clients(assigner: SiteAssigner) -> None:
+    twenty = ", ".join(map(str, range(20)))
+    assert NodeAssigner().listed([1]) == "client 1"
+    assert NodeAssigner().listed(range(20)) == f"clients {twenty}"
+    assert NodeAssigner().listed(range(21)) == f"clients {twenty} and 1 more"
+    assert assigner.listed([1, 0]) == f"sites {NAMES[0]}, {NAMES[1]}"
 
 
 def test_an_absence_is_known_by_its_site_also_behind_a_question() -> None:

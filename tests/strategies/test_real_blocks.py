@@ -10,8 +10,8 @@ from client_app.models import Classifier, build
 from client_app.state import State, digest
 from data import SettingError
 from strategies.core.server import Server
-from strategies.distillation import logits_of
-from strategies.real_blocks import RealBlocks, blocks
+from strategies.feddf import logits_of
+from strategies.real_data import RealBlocks, blocks
 
 
 def names_of(model: Classifier) -> list[list[str]]:

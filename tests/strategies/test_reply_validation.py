@@ -11,13 +11,12 @@ import torch
 from in_process import small
 from server_builders import server_of
 
-from client_app.client import LARGEST_VALUE, Requirements, TensorSpec, Upload, Variant, integers
+from client_app.client import LARGEST_VALUE, TensorSpec, Upload, Variant, integers
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum, expected_coefficient_sum
 from client_app.training import steps_of
 from client_app.variants.control_variates import ControlVariates
 from data.agreement import MOST_SAMPLES, Member
-from strategies.core.questions import share
 from strategies.core.rounds import Rounds
 from strategies.core.server import Server
 from strategies.core.validation import (
@@ -25,17 +24,22 @@ from strategies.core.validation import (
     Range,
     RejectedUpdate,
     UpdateOutOfRange,
+    check_tensors,
     check_upload,
     check_uploads,
-    check_values,
     checked_metrics,
     differences,
+    expected_of,
     not_finite,
 )
 from strategies.fedavg import FedAvg
 from strategies.scaffold import Scaffold
 
 # ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def check_values(state: dict[str, torch.Tensor]) -> None:
+    check_tensors(state, expected_of(state))
 
 
 @pytest.mark.parametrize("value", [-1.0, LARGEST_VALUE, -LARGEST_VALUE])
@@ -57,7 +61,7 @@ def test_variances_and_counters_are_not_negative() -> None:
         {"norm.running_var": torch.tensor([1.0, -1e-6])},
         {"norm.num_batches_tracked": torch.tensor(-1)},
     ):
-        with pytest.raises(UpdateOutOfRange):
+        with pytest.raises(RejectedUpdate):
             check_values(state)
 
 
@@ -67,14 +71,12 @@ def test_variances_and_counters_are_not_negative() -> None:
         (1.0, True), (3.0, True), (0.0, False), (4.0, False), (2.5, False), (math.nan, False), (math.inf, False),
     ],
 )  # fmt: skip
-def test_a_number_and_a_tensor_break_a_range_alike(value: float, is_right: bool) -> None:
-    of_whole_numbers = Range(1, 3, whole=True)
-    reason = of_whole_numbers.violation_of_number(value)
-    assert (reason == "") == is_right
-    assert of_whole_numbers.violation(torch.tensor([2.0, value, 1.0])) == reason
-    assert Range(1, 3).violation_of_number(2.5) == Range(1, 3).violation(torch.tensor([2.5])) == ""
-    assert of_whole_numbers.violation(torch.tensor([2, 3])) == ""
-    assert of_whole_numbers.violation(torch.zeros(0)) == ""
+def test_a_range_is_of_finite_numbers_and_may_be_of_whole_ones(
+    value: float, is_right: bool
+) -> None:
+    assert (Range(1, 3, whole=True).violation(value, value) == "") == is_right
+    assert Range(1, 3).violation(2.5, 2.5) == Range(1, 3).violation(1.0, 3.0) == ""
+    assert Range(1, 3).violation(0.9, 2.0) and Range(1, 3).violation(2.0, 3.1)
 
 
 def test_a_tensor_that_is_not_finite_is_found_though_sums_overflow() -> None:
@@ -85,7 +87,7 @@ def test_a_tensor_that_is_not_finite_is_found_though_sums_overflow() -> None:
 
 
 def test_the_first_difference_of_a_state_is_named() -> None:
-    expected = {"w": ((2, 3), torch.float32), "b": ((), torch.int64)}
+    expected = {"w": TensorSpec(torch.float32, (2, 3)), "b": integers()}
     state = {"w": torch.zeros(2, 3), "b": torch.tensor(1)}
     assert differences(state, expected) == ""
     assert differences({}, expected).startswith("b ")
@@ -222,7 +224,7 @@ class Unbounded(Variant):
     """A variant one of whose loss terms has no lower bound."""
 
     name: ClassVar[str] = "unbounded"
-    requirements: ClassVar[Requirements] = Requirements(signed_loss=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"signed-loss"})
 
 
 def test_a_negative_loss_is_taken_only_beside_a_variant_whose_terms_have_no_bound() -> None:
@@ -265,9 +267,3 @@ def test_a_site_with_nearly_all_samples_is_named_where_none_are_agreed(
     rounds.server = replace(rounds.server, sites=(member("north"), member("east", 100)))
     rounds.warn_of_heavy_site(stated_samples)
     assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == named
-
-
-def test_a_local_accuracy_beyond_a_share_is_none() -> None:
-    assert (share(0.0), share(0.25), share(1.0)) == (0.0, 0.25, 1.0)
-    for number in (None, -0.01, 1.01, math.nan, math.inf):
-        assert math.isnan(share(number))

@@ -6,11 +6,10 @@ import torch
 from server_builders import server_of, state_of, updates_of
 
 from client_app.state import difference, digest, norm
-from strategies.coordinate_median import CoordinateMedian
 from strategies.core.server import ServerMethod, Update
 from strategies.fedavg import FedAvg
 from strategies.norm_clipping import NormClipping
-from strategies.trimmed_mean import TrimmedMean
+from strategies.trimmed_mean import CoordinateMedian, TrimmedMean
 
 ROBUST = [CoordinateMedian(), TrimmedMean(), NormClipping()]
 

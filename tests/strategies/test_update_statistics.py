@@ -14,7 +14,6 @@ from strategies.core.update_statistics import (
     UpdateStatistics,
     median_norm,
     noteworthy,
-    standing_out,
     steps,
     update_statistics,
 )
@@ -29,9 +28,7 @@ def steps_of(updates: list[Update]) -> torch.Tensor:
     ).double()
 
 
-@pytest.mark.parametrize(
-    ("name", "limit"), [("CHUNK", 7), ("VALUES", 30), ("VALUES", 1), ("KEPT", 0)]
-)
+@pytest.mark.parametrize(("name", "limit"), [("CHUNK", 7), ("VALUES", 30), ("VALUES", 1)])
 def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, name: str, limit: int) -> None:
     monkeypatch.setattr(statistics_module, name, limit)
     updates = updates_of(1, 2, 3, 4)
@@ -65,12 +62,6 @@ def test_nobody_to_compare_with_and_nothing_moved() -> None:
 
 def moved(client: int, norm: float, cosine: float = 0.5) -> UpdateStatistics:
     return UpdateStatistics(client, norm, cosine, examples=10)
-
-
-def test_an_update_stands_out_beyond_five_times_the_median() -> None:
-    entries = [moved(0, 1.0), moved(1, 5.0), moved(2, 5.01), moved(3, 1.0, cosine=-0.01)]
-    assert standing_out(entries, 1.0) == {2: "far", 3: "against the others"}
-    assert standing_out([moved(0, 5.01, cosine=-1.0), moved(1, 0.0, math.nan)], 1.0) == {0: "far"}
 
 
 def test_a_hundred_updates_are_told_one_by_one_and_of_more_the_furthest_out() -> None:

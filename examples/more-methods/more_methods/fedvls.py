@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
 
-from fedskew.methods import Client, Method, Requirements, Variant
+from fedskew.methods import Client, Method, Variant
 
 TINY = 1e-9
 """Added to priors before their logarithm, as in the authors' code: a vacant class gets -20.7 in place of -inf."""
@@ -30,9 +30,7 @@ class VacantClasses(Variant):
     """
 
     name: ClassVar[str] = "vacant-classes"
-    requirements: ClassVar[Requirements] = Requirements(
-        teacher=True, uncorrected_prior=True, signed_loss=True
-    )
+    needs: ClassVar[frozenset[str]] = frozenset({"teacher", "uncorrected-prior", "signed-loss"})
 
     calibration: Annotated[float, Ge(0)] = 1.0
     """Factor on the log prior that is added to the training logits."""

@@ -15,11 +15,12 @@ from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.experiments import experiment as read_experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.differences import differences
-from fedskew.report.kept_records import compared, file_of, keep, kept_run, packed
+from fedskew.report.kept_records import FOLDER, compared, file_of, keep, kept_run, packed
 from fedskew.report.results import ExperimentResults, gather
 from fedskew.report.runs import Run
 from server_app.app import run
 from server_app.run_settings import RunSettings
+from server_app.settings import defaults
 from tests.in_process import SMALL
 
 SETTINGS = {key: value for key, value in SMALL.items() if key not in ("method", "device")}
@@ -113,6 +114,15 @@ def test_a_file_of_another_run_and_a_damaged_one_are_refused(
         with pytest.raises(DataError) as refused:
             kept_run(file.parent, settings)
         assert str(refused.value).startswith(f"{file}: ")
+
+
+def test_the_repository_s_records_have_settings_that_there_are() -> None:
+    """A setting that is retired is taken out of them, or `fedskew report papers` refuses every one."""
+    files = sorted(FOLDER.glob("*.json.gz"))[::50]
+    assert files
+    for file in files:
+        recorded = content_of(file)["origin"]["settings"]
+        assert recorded.keys() <= defaults().keys(), file
 
 
 def test_a_repeated_run_is_identical_and_a_changed_number_is_found(

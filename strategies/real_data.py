@@ -1,0 +1,145 @@
+"""CReFF's yardsticks, from real, balanced data at the server (Shang et al. 2022): a head or one block of the features
+re-trained on them, and how far learned features are from real ones. They are for analysis, not for use.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+
+from client_app.models import Classifier
+from client_app.optimizer import SGD
+from client_app.state import State
+from strategies.core.server import Deployment, Server, ServerMethod, Update
+from strategies.feddf import batches, on_cpu
+from strategies.head import features_of, head_of, train_head, with_head
+
+
+@dataclass(frozen=True)
+class RealFeatures(ServerMethod):
+    """Deploy the average under a head re-trained on the hold-out's features, as in the paper's Figures 1 and 2.
+
+    The average itself is FedAvg's. Identity: head-steps = 0 deploys FedAvg's own head.
+    """
+
+    name: ClassVar[str] = "real-features"
+    needs_holdout: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
+    deploys_for_evaluation: ClassVar[bool] = True
+
+    head_steps: Annotated[int, Ge(0)] = 300
+    """Full-batch steps of the head in a round, from the average's."""
+    head_learning_rate: Annotated[float, Gt(0)] = 0.1
+    """Learning rate of the head."""
+
+    def deploy(
+        self,
+        server: Server,
+        state: State,
+        shared: State,
+        updates: Sequence[Update],
+    ) -> Deployment:
+        samples = server.own_samples(self.name)
+        features_ND = features_of(server.model.to(server.device), shared, samples)
+        head = train_head(
+            head_of(shared, server.device),
+            features_ND,
+            samples.labels_N,
+            steps=self.head_steps,
+            learning_rate=self.head_learning_rate,
+        )
+        return Deployment({self.name: with_head(shared, head)}, state)
+
+
+@dataclass(frozen=True)
+class RealBlocks(ServerMethod):
+    """Deploy, for each block of the features, the average with that block alone re-trained on the hold-out.
+
+    The models are named real-blocks-1 and so on, from the input; `real-features` re-trains the head. Batch norm stays
+    in eval mode, so that nothing but the block's parameters moves. Identity: steps = 0 deploys the average, once per
+    block.
+    """
+
+    name: ClassVar[str] = "real-blocks"
+    needs_holdout: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
+    deploys_for_evaluation: ClassVar[bool] = True
+
+    steps: Annotated[int, Ge(0)] = 300
+    """Mini-batches for a block in a round, from the average's weights."""
+    batch_size: Annotated[int, Ge(1)] = 32
+    """Images of the hold-out in a mini-batch."""
+    learning_rate: Annotated[float, Gt(0)] = 0.01
+    """Learning rate of plain gradient descent."""
+
+    def deploy(
+        self,
+        server: Server,
+        state: State,
+        shared: State,
+        updates: Sequence[Update],
+    ) -> Deployment:
+        samples = server.own_samples(self.name)
+        model = server.model.to(server.device)
+        models = {}
+        for number, parameters in enumerate(blocks(model), start=1):
+            model.load_state_dict(shared)
+            model.eval()
+            optimizer = SGD(parameters, self.learning_rate, momentum=0.0, weight_decay=0.0)
+            draws = server.generator(self.name)
+            for indices in batches(len(samples), self.batch_size, self.steps, draws):
+                indices_B = indices.to(samples.labels_N.device)
+                logits_BC = model(samples.batch(indices_B))
+                loss = F.cross_entropy(logits_BC, samples.labels_N[indices_B])
+                optimizer.step(torch.autograd.grad(loss, parameters))
+
+            trained = on_cpu(model)
+            in_block = set(map(id, parameters))  # tensors compare by value
+            deployed = dict(shared)
+            for name, parameter in model.named_parameters():
+                if id(parameter) in in_block:
+                    deployed[name] = trained[name]
+            models[f"{self.name}-{number}"] = deployed
+        return Deployment(models, state)
+
+
+def blocks(model: Classifier) -> list[list[nn.Parameter]]:
+    """Return the parameters of each block of the features: a top-level module and the batch norm after it."""
+    result: list[list[nn.Parameter]] = []
+    for module in model.features.children():
+        parameters = [weight for weight in module.parameters() if weight.requires_grad]
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and result:
+            result[-1] += parameters
+        elif parameters:
+            result.append(parameters)
+    return result
+
+
+def dissimilarities(server: Server, method: str, features_CMD: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far each class's features are from the hold-out's, in two measures: the paper does not define its own.
+
+    The hold-out's features are those of the weights that the clients began the round with, as their gradients are.
+
+    Returns:
+        (C,): 1 - cosine of the mean federated and the mean held-out feature; (C,): 1 - cosine of a federated and a
+        held-out feature, the mean over all pairs. Both are NaN for a class of which the hold-out has no sample.
+    """
+    samples = server.own_samples(method)
+    model = server.model.to(server.device)
+    features_ND = features_of(model, server.start, samples)
+    one_hot_CC = torch.eye(len(features_CMD), device=features_ND.device)
+    members_CN = one_hot_CC[samples.labels_N].T
+    number_C1 = members_CN.sum(1, keepdim=True)
+    means_CD = members_CN @ features_ND / number_C1  # 0 / 0 is the NaN
+    learned_means_CD = features_CMD.mean(1)
+    of_means_C = 1 - F.cosine_similarity(learned_means_CD, means_CD, dim=1)
+
+    # The mean cosine of all pairs is the product of the mean unit vectors.
+    mean_units_CD = members_CN @ F.normalize(features_ND, dim=1) / number_C1
+    learned_mean_units_CD = F.normalize(features_CMD, dim=2).mean(1)
+    of_pairs_C = 1 - (learned_mean_units_CD * mean_units_CD).sum(1)
+    return of_means_C, of_pairs_C
