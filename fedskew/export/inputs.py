@@ -238,7 +238,7 @@ def image_files(path: Path, about: Description, settings: DataSettings) -> Read:
     root = path if path.is_dir() else path.parent
     names = [file.relative_to(root).as_posix() for file in images]
     patients = [headers.get(file, other).patient for file in images]
-    columns = [{PATIENT: patient} if patient else {} for patient in patients]
+    columns = [{PATIENT: patient} for patient in patients] if any(patients) else []
     notes = notes_of_others(root, files, images)
     if folders:
         notes.append("no folder is called as a class, so the images are predicted without labels")
@@ -279,9 +279,10 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
     if not rows:
         raise DataError("holds no row to predict", where=str(path))
 
+    others = [name for name in table.header if name not in inputs]
     label = settings.column_names.get(LABEL, LABEL)
     if settings.columns != about.columns and LABEL in settings.column_names:
-        require_column(path, table.header, label, LABEL, settings)
+        require_column(path, others, label, LABEL, settings)
     notes: list[str] = []
     left_out: list[str] = []
     images: Vectors | ImageFiles
@@ -294,7 +295,6 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
         names = checked_paths(table, table.columns[column], rows, settings)
         images = ImageFiles.of(path.parent, names, about.shape, settings)
 
-    others = [name for name in table.header if name not in inputs]
     cells = [{name: table.columns[name][row] for name in others} for row in rows]
     labels = [row.get(label, "") for row in cells]
     lines = [table.lines[row] for row in rows]

@@ -123,6 +123,13 @@ def test_all_rows_are_predicted_in_order_with_the_columns_of_the_file(
     assert probabilities == [row["probabilities"] for row in answer["predictions"][::-1]]
 
 
+def test_an_input_is_no_label(trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew) -> None:
+    folder = model(trained, fedskew)
+    file = write(tmp_path / "new.csv", rows_of(3))
+    status, _, errors = fedskew("predict", folder, file, *words(columns="label=age"))
+    assert status == 2 and "there is no column 'age' with the label" in errors
+
+
 def test_a_gap_is_filled_by_the_training_rows_of_the_model_alone(
     trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew
 ) -> None:
