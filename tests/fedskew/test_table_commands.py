@@ -146,6 +146,20 @@ def test_a_gap_is_filled_by_the_training_rows_of_the_model_alone(
         assert one["probabilities"] == other["probabilities"]
 
 
+def test_no_gap_is_filled_where_the_user_says_so(
+    trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew
+) -> None:
+    """In a table and in an npz file, although the model keeps medians."""
+    folder = model(trained, fedskew)
+    table = write(tmp_path / "gaps.csv", [{"age": "", "bmi": "21"}], ("age", "bmi"))
+    arrays = tmp_path / "gaps.npz"
+    np.savez(arrays, images=np.float32([[np.nan, 21]]), columns=np.array(["age", "bmi"]))
+    for file in (table, arrays):
+        assert fedskew("predict", folder, file)[0] == 0
+        status, _, errors = fedskew("predict", folder, file, *words(missing="refuse"))
+        assert status == 2 and "missing" in errors, errors
+
+
 def test_a_model_without_medians_fills_no_gap(
     trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew
 ) -> None:
