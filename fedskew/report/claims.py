@@ -517,7 +517,11 @@ def smoother(better: SeedResult, than: SeedResult) -> Margin | str:
 
 def series_margin(claim: Series, side: str, run: SeedResult) -> Margin | str:
     """Return how far a number by round is on the right side of one of its bounds: below, falls or above."""
-    by_round = run.by_round
+    by_round = {}  # as recorded, a share from 0 to 1: a bound says 0.3, not 30
+    for point in run.points:
+        value = run.value(point, claim.series)
+        if value is not None:
+            by_round[point.round] = value
     values = [*by_round.values()]
     late = [value for round, value in by_round.items() if round >= claim.by_round]
     if len(values) < 2 or not late:

@@ -123,6 +123,12 @@ FORMS: dict[str, tuple[ExperimentResults, Mapping[str, Any], str]] = {
     "a bound that is passed": (
         curves(FAST[:4], SLOW[:4], matching_loss=SOME_LOSS), {**SERIES, "falls": True, "stays_above": 0.06}, "fails",
     ),
+    "a share below a bound": (
+        curves(FAST, SLOW), {"series": "accuracy", "row": "fedavg", "below": 0.99, "by_round": 1}, "holds",
+    ),
+    "a share above a bound": (
+        curves(FAST, SLOW), {"series": "accuracy", "row": "fedavg", "stays_above": 0.99}, "fails",
+    ),
     "alike": (made(last(fedshift=[[70.3, 69.8, 70.1]], fedavg=[[70.0] * 3])), ALIKE, "holds"),
     "not alike": (made(last(fedshift=[[75.0, 75.2, 75.1]], fedavg=[[70.0] * 3])), ALIKE, "fails"),
     "an equation": (
