@@ -1,6 +1,7 @@
 """Partition files: the samples of each client, bound to the data by their hash."""
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -63,8 +64,9 @@ class SavedPartition(BaseModel):
     @property
     def hash(self) -> str:
         """What `checksum` must be if nobody has changed the file."""
-        entries = self.model_dump_json(exclude={"checksum"})
-        return hashlib.sha256(entries.encode()).hexdigest()[:16]
+        entries = self.model_dump(mode="json", by_alias=True, exclude={"checksum"})
+        text = json.dumps(entries, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @model_validator(mode="after")
     def check_contents(self) -> Self:

@@ -80,23 +80,21 @@ def draw(
         SettingError: naming the setting, and the domain, where a class has fewer samples than wanted.
     """
     subjects_N = split.subjects if key == HOLDOUT else None
-    pools = {key: among}
+    pools = [(key, "", among)]
     if split.domains is not None:
         domains_N = split.domains[among]
-        pools = {
-            f"{key} of {name}": among[domains_N == domain]
+        pools = [
+            (f"{key} of {name}", f"domain {name}: ", among[domains_N == domain])
             for domain, name in enumerate(data.domain_names)
-        }
+        ]
     chosen = []
-    for purpose, pool in pools.items():
+    for purpose, where, pool in pools:
         subjects = None if subjects_N is None else subjects_N[pool]
         draws = generator(seed, purpose)
         try:
             drawn = draw_of_each_class(split.labels[pool], wanted_C, draws, key, value, subjects)
         except SettingError as error:
-            domain = purpose.removeprefix(key).removeprefix(" of ")
-            rule = f"domain {domain}: {error.rule}" if domain else error.rule
-            raise SettingError(key, value, rule) from None
+            raise SettingError(key, value, f"{where}{error.rule}") from None
         chosen.append(pool[drawn])
     return np.sort(np.concatenate(chosen))
 

@@ -206,7 +206,10 @@ class SiteTable(Table):
             self.require(least <= number < float("inf"), key, rule)
             return number
         if isinstance(default, dict):
-            return self.take(key, dict)
+            table = self.take(key, dict)
+            are_plain = all(type(value) in (str, int, float, bool) for value in table.values())
+            self.require(are_plain, key, "must hold texts, numbers, true and false")
+            return table
         texts = self.texts(key)
         return frozenset(texts) if isinstance(default, frozenset) else texts
 

@@ -288,7 +288,8 @@ class Executor:
     def fail(self, client: RuntimeHttpClient, message: Message) -> None:
         """Reply with an error to a message whose executor was killed, and write that to the audit log."""
         about = message.metadata
-        self.audit.write("failed", **logged(about.run_id, message), left=[], why=KILLED)
+        entry = {**logged(about.run_id, message), "app": self.agreement.app}
+        self.audit.write("failed", **entry, left=[], why=KILLED)
         context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
         push_message(client, Message(Error(CRASHED, KILLED), reply_to=message), context)
         logger.error("%s of run %s: %s", about.message_type, about.run_id, KILLED)

@@ -154,7 +154,7 @@ def unlabelled_in(labels_by_split: Mapping[str, Sequence[str]], names: Collectio
     is_class = "-1" in names or any("-1" in labels_by_split[key] for key in others)
     unlabelled = set() if is_class else only_minus_one
     for key, labels in labels_by_split.items():
-        if all(is_missing(label, names) for label in labels):
+        if labels and all(is_missing(label, names) for label in labels):
             unlabelled.add(key)
     return unlabelled
 
@@ -169,11 +169,12 @@ def columns_of(source: str, parts: Parts, settings: DataSettings) -> tuple[dict[
     for part in parts.values():  # that of test data may lack the labels
         features = {**part.features, **features}
     roles = roles_of(source, list(features), settings)
-    images = [name for name in features if type(features[name]).__name__ == "Image"]
-    if "path" not in settings.column_names:
+    used = [name for name in features if name not in settings.ignored_columns]
+    images = [name for name in used if type(features[name]).__name__ == "Image"]
+    if not settings.column_names.get("path"):
         if len(images) != 1:
-            rule = f"{len(images)} columns look like images, of {name_list(list(features), ', ')}"
-            ways = [cure_of(settings, {"path": name}) for name in images or features]
+            rule = f"{len(images)} columns look like images, of {name_list(used, ', ')}"
+            ways = [cure_of(settings, {"path": name}) for name in images or used]
             raise DataError(rule, where=source, remedy=either(ways))
         roles["path"] = images[0]
     for role, name in roles.items():

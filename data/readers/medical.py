@@ -209,7 +209,8 @@ def rendered(file: Path, data: Any, values: Array) -> Floats | None:
         return None
     function = text_of(data, "VOILUTFunction") or "LINEAR"
     try:
-        center, width = (float(np.ravel(np.asarray(stated, np.float64))[0]) for stated in window)
+        # Of several windows the first: what follows it may be no number.
+        center, width = (float(np.ravel(np.asarray(stated, object))[0]) for stated in window)
     except (IndexError, TypeError, ValueError):
         center = width = math.nan
     least = WINDOWS.get(function, math.inf)

@@ -154,7 +154,8 @@ def _rows_in(
         is_utf_16 = start.read(2) in (b"\xff\xfe", b"\xfe\xff")
     encoding = "utf-16" if is_utf_16 else "utf-8-sig"  # spreadsheets write a mark in UTF-8, too
     with path.open(encoding=encoding, newline="") as file:
-        first = file.read(HEAD).lstrip("\r\n").partition("\n")[0].strip("\r")
+        # Excel for the Macintosh ends lines by a carriage return alone.
+        first = re.split("[\r\n]", file.read(HEAD).lstrip("\r\n"), maxsplit=1)[0]
         file.seek(0)
         stated = re.fullmatch(r"sep=([,;\t])", first)
         separator = stated[1] if stated else separator_of(first, known)
@@ -300,7 +301,11 @@ def all_together(settings: DataSettings) -> Remedy:
 
 def like_labels(names: Sequence[str]) -> list[str]:
     """Return the columns' names that look like a label's."""
-    return [name for name in names if name.lower() in LIKE_LABELS]
+    alike = [name for name in names if name.lower() in LIKE_LABELS]
+    if len(alike) > 1 and "x" in map(str.lower, names):
+        # Beside x and another label y is a coordinate.
+        return [name for name in alike if name.lower() != "y"]
+    return alike
 
 
 def roles_of(where: str, header: Sequence[str], settings: DataSettings) -> dict[str, str]:

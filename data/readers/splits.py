@@ -365,9 +365,11 @@ def fifth(
     # Units (U) are what is drawn: patients, or samples where nothing names the patients.
     units_N = np.arange(len(labels_N)) if patients_N is None else patients_N
     _, first_sample_U, unit_N = np.unique(units_N, return_index=True, return_inverse=True)
-    counts_UC = np.zeros((len(first_sample_U), int(labels_N.max()) + 1), np.int64)
-    np.add.at(counts_UC, (unit_N, labels_N), 1)
-    label_U = counts_UC.argmax(axis=1)
+    label_U = labels_N
+    if patients_N is not None:
+        counts_UC = np.zeros((len(first_sample_U), int(labels_N.max()) + 1), np.int64)
+        np.add.at(counts_UC, (unit_N, labels_N), 1)
+        label_U = counts_UC.argmax(axis=1)
     site_N = np.zeros_like(labels_N) if sites_N is None else sites_N
     site_U = site_N[first_sample_U]
 

@@ -82,7 +82,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     reading = DataSettings(**{name: getattr(settings, name) for name in OF_READING})
     roles, others = roles_in(path, settings)
     if "path" in roles:
-        return _images(path, stamp_of(path), reading)
+        return _with_patients(path, _images(path, stamp_of(path), reading), settings)
     if not others:
         rule = f"there is no column of numbers beside {', '.join(roles.values())}"
         raise DataError(rule, where=path)
@@ -126,14 +126,12 @@ def _manifest(
 
 @lru_cache(maxsize=MOST_KEPT)
 def _images(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
-    """Return the images of a table, with the patients that headers name where no column does.
-
-    The stamp only serves as a key of the cache.
-    """
+    """Return the images of a table. The stamp only serves as a key of the cache."""
     roles, unused = roles_in(path, settings)
     table = read_table(path, settings)
     rows, dropped = _complete_rows(table, roles, settings)
     files = checked_paths(table, table.columns[roles["path"]], rows, settings)
+    _refuse_repeated(table, files, rows)
     images = ImageFiles.of(path.parent, files, ANY_SIZE, settings)
     manifest = _manifest(table, roles, images, rows, settings)
     notes: list[Remedy] = [*left_out(dropped), *manifest.notes]
@@ -143,9 +141,20 @@ def _images(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
         meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
         cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
         notes.append((note, *cure))
-    if manifest.patients:
-        return replace(manifest, notes=tuple(notes))
+    return replace(manifest, notes=tuple(notes))
+
+
+def _with_patients(path: Path, manifest: Manifest, settings: DataSettings) -> Manifest:
+    """Return the images of a table with the patients that headers name where no column does.
+
+    The files may change while their table stays as it is, so that nothing of them is kept with it.
+    """
+    images = manifest.inputs
+    if manifest.patients or not isinstance(images, ImageFiles):
+        return manifest
     known = origins_of(images.paths, headers_of(images.paths), settings, roles=("patient",))
+    notes = [*manifest.notes]
+    likely = likely_roles(roles_in(path, settings)[1], manifest.columns)
     if not {"patient"} & {*known.columns, *settings.column_names, *likely}:
         notes.append(unknown_patients(path, "a column patient"))
     return replace(
@@ -356,10 +365,10 @@ def checked_paths(
     """Return the paths of some rows, relative to the table's folder.
 
     Raises:
-        DataError: a file does not exist, is in two rows, or is outside the folder and outside-folder is false.
+        DataError: a file does not exist, or is outside the folder and outside-folder is false.
     """
     root = table.path.parent.resolve()
-    row_of_file: dict[str, int] = {}
+    names = []
     for place in rows:
         where = f"{table.path}: row {table.lines[place]}"
         cell = cells[place]
@@ -373,7 +382,15 @@ def checked_paths(
             raise DataError(f"{shown} leads out of the table's folder", where=where, remedy=remedy)
         if not (root / name).is_file():
             raise DataError(f"{shown}: there is no such file below {root}", where=where)
+        names.append(name)
+    return names
+
+
+def _refuse_repeated(table: Table, files: Sequence[str], rows: Sequence[int]) -> None:
+    """Raise DataError for a file in two rows, one of which might train and the other test."""
+    row_of_file: dict[str, int] = {}
+    for name, place in zip(files, rows, strict=True):
         if name in row_of_file:
+            where = f"{table.path}: row {table.lines[place]}"
             raise DataError(f"{name} is the file of row {row_of_file[name]} too", where=where)
         row_of_file[name] = table.lines[place]
-    return list(row_of_file)

@@ -188,23 +188,29 @@ def npz(path: Path, about: Description, settings: DataSettings, prefix: str = ""
             vectors = vectors[:, order_of(columns, about.input_columns, str(path), "the model")]
         else:
             notes.append(f"{path if about.input_columns else 'the model'}: {ORDER_COUNTS}")
-        split = replace(split, images=filled(vectors, path, about, notes))
+        split = replace(split, images=filled(vectors, path, about, settings, notes))
     images, labels_N = checked(split, about.shape, len(about.class_names))
     names = [f"{prefix.replace('_', ' ')}{row}" for row in range(len(images))]
     labels = [about.class_names[number] if is_labeled else "" for number in labels_N]
     return Read(images, names, labels, notes=notes)
 
 
-def filled(vectors_NF: Vectors, path: Path, about: Description, notes: list[str]) -> Vectors:
+def filled(
+    vectors_NF: Vectors, path: Path, about: Description, settings: DataSettings, notes: list[str]
+) -> Vectors:
     """Return vectors with the model's medians in place of NaN, and add a note about them.
 
     Raises:
-        DataError: there is NaN, and the model keeps no medians.
+        DataError: there is NaN, and `missing` is not median, or the model keeps no medians.
     """
     if vectors_NF.shape[1:] != about.shape or not np.isnan(vectors_NF).any():
         return vectors_NF
+    rule = ""
     if not about.medians:
         rule = "values are missing, and the model keeps no medians of its training rows to fill them with"
+    elif settings.missing != "median":
+        rule = f"values are missing, and missing = {settings.missing} does not fill them"
+    if rule:
         remedy = (DROP_ROWS, " leaves out such rows of a table")
         raise DataError(rule, where=str(path), remedy=remedy)
     names = column_labels(about.input_columns, vectors_NF.shape[1])
@@ -238,7 +244,7 @@ def image_files(path: Path, about: Description, settings: DataSettings) -> Read:
     root = path if path.is_dir() else path.parent
     names = [file.relative_to(root).as_posix() for file in images]
     patients = [headers.get(file, other).patient for file in images]
-    columns = [{PATIENT: patient} if patient else {} for patient in patients]
+    columns = [{PATIENT: patient} for patient in patients] if any(patients) else []
     notes = notes_of_others(root, files, images)
     if folders:
         notes.append("no folder is called as a class, so the images are predicted without labels")
@@ -279,9 +285,10 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
     if not rows:
         raise DataError("holds no row to predict", where=str(path))
 
+    others = [name for name in table.header if name not in inputs]
     label = settings.column_names.get(LABEL, LABEL)
     if settings.columns != about.columns and LABEL in settings.column_names:
-        require_column(path, table.header, label, LABEL, settings)
+        require_column(path, others, label, LABEL, settings)
     notes: list[str] = []
     left_out: list[str] = []
     images: Vectors | ImageFiles
@@ -294,7 +301,6 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
         names = checked_paths(table, table.columns[column], rows, settings)
         images = ImageFiles.of(path.parent, names, about.shape, settings)
 
-    others = [name for name in table.header if name not in inputs]
     cells = [{name: table.columns[name][row] for name in others} for row in rows]
     labels = [row.get(label, "") for row in cells]
     lines = [table.lines[row] for row in rows]
@@ -318,7 +324,7 @@ def vectors_of(
     if not rows:
         raise DataError(f"has a missing value in every row: {left_out[0]}", where=str(table.path))
     notes += rows_left_out(left_out)
-    return filled(numbers_NF, table.path, about, notes), rows, left_out
+    return filled(numbers_NF, table.path, about, settings, notes), rows, left_out
 
 
 def require_column(

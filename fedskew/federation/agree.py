@@ -18,7 +18,7 @@ from data.agreement import (
     read_agreement,
     subtraction_warning,
 )
-from data.toml_file import parse_toml, read_toml
+from data.toml_file import parse_toml, read_toml, table_of
 from fedskew.federation.folder import FederationFolder, lines_of, write
 from site_agent.app_files import app_files, app_hash
 
@@ -45,6 +45,8 @@ def add_site(folder: FederationFolder, entries: Mapping[str, object]) -> Member:
     Raises DataError for a name or a key that the agreement could not hold; the file is then as it was.
     """
     file = folder.agreement_file
+    # First: the entries may be of a site's own file, and a quoted key there can be lines of TOML.
+    table_of(Member, entries, f"{file}: the new site")
     before = read_toml(file)[0].decode()
     text = f"{before.rstrip()}\n\n[[site]]\n{lines_of(entries)}"
 

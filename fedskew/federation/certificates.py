@@ -1,6 +1,7 @@
 """The coordinator's certificates: an authority of the federation's own, and what the SuperLink shows."""
 
 import ipaddress
+import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,8 +25,11 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read, whole or not at all."""
     draft = path.with_name(path.name + ".tmp")
     draft.unlink(missing_ok=True)
-    with owner_only():  # at no moment another user can open it
-        draft.write_bytes(content)
+    # A new file with its rights from the start, so that at no moment another user can open it.
+    with owner_only(), draft.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     draft.replace(path)
 
 

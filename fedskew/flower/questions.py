@@ -44,11 +44,13 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
                 "above the client's train function and call local_round with variants=[...] in it"
             )
         record = reply.content.metric_records.get(METRICS, MetricRecord())
-        counts = torch.tensor(record.get(CLASS_COUNTS, []), dtype=torch.int64)
+        counts = torch.tensor(record.get(CLASS_COUNTS, []))
         first = next(iter(answers.values()), {"counts": counts})
         classes = len(first["counts"])
-        fewest, most = (int(counts.min()), int(counts.max())) if len(counts) else (0, 0)
+        fewest, most = (counts.min().item(), counts.max().item()) if len(counts) else (0, 0)
         reason = Range(0, LARGEST).violation(fewest, most)
+        if counts.is_floating_point():
+            reason = "is not in whole numbers"
         if not len(counts) or len(counts) != classes:
             reason = f"is of {len(counts)} classes, and of {classes} at another node"
         if reason:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from layouts import ClassLabel, Value, noise, part_of, save_parts, write_npz
+from layouts import Image as ImageColumn
 from PIL import Image
 
 from data import DataError, DataSettings, load
@@ -199,6 +200,23 @@ def test_a_data_set_of_the_library_is_refused_and_taken_with_the_setting_that_he
         classes = guess_settings(settings.dataset, helped).settings["classes"]
         data = load(replace(helped, classes=classes))
         assert len(data.train.labels) + len(data.test.labels) == samples and len(data.test.labels)
+
+
+def test_columns_that_are_left_out_and_splits_without_rows(tmp_path, monkeypatch):
+    """A second column of images that `columns` leaves out, and a split of no row, are no reason to refuse."""
+    masks = {"label": (TWO, L), "mask": (ImageColumn(), noise(9, 12, 6, 5))}
+    settings = library(tmp_path, monkeypatch, {"train": masks, "test": masks})
+    with pytest.raises(DataError) as caught:
+        load(replace(settings, classes="cat,dog"))
+    assert "2 columns look like images" in caught.value.rule
+    stated = replace(settings, classes="cat,dog", columns="ignore=mask")
+    assert np.array_equal(load(stated).train.inputs[5, 0], noise(5, 12, 6, 5)[5])
+
+    parts = {key: part_of(noise(len(key), 12, 6, 5), label=(TWO, L)) for key in ("train", "test")}
+    parts["validation"] = part_of(noise(0, 0, 6, 5), label=(TWO, []))
+    saved = save_parts(tmp_path / "empty", monkeypatch, parts)
+    data = load(replace(settings, dataset=f"hf:{saved}", classes="cat,dog"))
+    assert (len(data.train.labels), len(data.test.labels), data.val) == (12, 12, None)
 
 
 def test_the_labels_minus_one_and_one_are_classes(tmp_path, monkeypatch):

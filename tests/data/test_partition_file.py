@@ -1,5 +1,6 @@
 """A partition saved and loaded again: the same federation, or a refusal."""
 
+import hashlib
 import json
 import re
 from dataclasses import replace
@@ -45,6 +46,15 @@ def test_what_is_loaded_is_what_was_saved(file):
     with pytest.raises(SettingError) as caught:
         federate(DataSettings(partition_file=str(file), holdout_per_class=4), 0)
     assert caught.value.key == "holdout-per-class"
+
+
+def test_a_file_of_an_earlier_version_is_read_with_its_checksum(file):
+    content = json.loads(file.read_text())
+    del content["checksum"]
+    text = json.dumps(content, sort_keys=True)
+    content["checksum"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    file.write_text(json.dumps(content))
+    assert loaded(file).hash == federate(LONG_TAILED, 3).hash
 
 
 def test_domains_stay_with_their_clients(tmp_path):

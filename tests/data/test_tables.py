@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dicom_files import write_image
 from PIL import Image
 
 from data import DataError, DataSettings, federate, load, resolve
@@ -69,6 +70,21 @@ def test_tables_as_spreadsheets_write_them(tmp_path, way):
     write, encoding = WRITTEN[way]
     text = "\r\n".join(map(write, (HEAD, *ROWS))).encode(encoding)
     assert samples(table(tmp_path, text=text)) == expected
+
+
+@pytest.mark.parametrize("separator", ",;\t")
+def test_lines_that_end_by_a_carriage_return_alone(tmp_path, separator):
+    """As Excel for the Macintosh writes them."""
+    expected = samples(table(tmp_path))
+    text = "\r".join((HEAD, *ROWS)).replace(",", separator).encode()
+    assert samples(table(tmp_path, text=text)) == expected
+
+
+def test_y_is_a_coordinate_beside_x_and_another_label(tmp_path):
+    expected = samples(table(tmp_path))
+    assert samples(table(tmp_path, "x,y,label", *ROWS)) == expected
+    error = refused(table(tmp_path, "x,y,diagnosis", *ROWS), "no column 'label'")
+    assert [option.value for option in options_of(error.remedy)] == ["label=diagnosis"]
 
 
 def test_the_separator_is_that_which_the_file_states_or_the_label_shows(tmp_path):
@@ -170,6 +186,18 @@ def test_sites_are_clients_and_no_patient_is_on_two_sides(tmp_path):
     train, test = firsts(data.train.inputs), firsts(data.test.inputs)
     assert train | test == set(range(60)) and not {k // 6 for k in train} & {k // 6 for k in test}
     assert not data.tests_subjects  # a patient may have images of several classes
+
+
+def test_patients_are_those_that_the_files_name_now(tmp_path):
+    """Although their table, which a process keeps, is as it was."""
+    pytest.importorskip("pydicom")
+    rows = [f"{k}.dcm,{'ab'[k % 2]}" for k in range(20)]
+    settings = table(tmp_path, "path,label", *rows, input_shape="1x8x8")
+    for patients in (10, 4):
+        for k in range(20):
+            write_image(tmp_path / f"{k}.dcm", k, PatientID=f"patient {k % patients}")
+        notes = guess_settings(settings.dataset, settings).notes
+        assert any(str(note).startswith(f"{patients} patients") for note in notes), notes
 
 
 def test_the_split_is_by_class_and_by_its_seed_and_each_sample_is_tested_once(tmp_path):

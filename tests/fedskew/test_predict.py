@@ -283,3 +283,22 @@ def test_a_dicom_tree_is_predicted_with_its_patients(
     assert answer.keys() == {"predictions"}
     patients = [row["columns"]["PatientID"] for row in answer["predictions"]]
     assert patients == ["id-0", "id-1", "id-2"]
+
+    write_image(tmp_path / "pacs" / "A" / "IM0", 0, PatientID=None)  # the first file names nobody
+    output = tmp_path / "p.csv"
+    status, _, errors = fedskew(
+        "predict", digits / "average", tmp_path / "pacs", "--output", output
+    )
+    assert status == 0, errors
+    rows = list(csv.DictReader(output.read_text().splitlines()))
+    assert [row["PatientID"] for row in rows] == ["", *patients]
+
+
+def test_a_table_may_ask_for_an_image_twice(digits: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+    """Nobody trains on the one row and tests on the other."""
+    Image.new("L", (8, 8), 9).save(tmp_path / "a.png")
+    (tmp_path / "table.csv").write_text("path,label\na.png,1\na.png,2\n")
+    words = ("predict", digits / "average", tmp_path / "table.csv", "--json")
+    status, output, errors = fedskew(*words)
+    assert status == 0, errors
+    assert [row["row"] for row in json.loads(output)["predictions"]] == [2, 3]

@@ -123,6 +123,13 @@ def test_all_rows_are_predicted_in_order_with_the_columns_of_the_file(
     assert probabilities == [row["probabilities"] for row in answer["predictions"][::-1]]
 
 
+def test_an_input_is_no_label(trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew) -> None:
+    folder = model(trained, fedskew)
+    file = write(tmp_path / "new.csv", rows_of(3))
+    status, _, errors = fedskew("predict", folder, file, *words(columns="label=age"))
+    assert status == 2 and "there is no column 'age' with the label" in errors
+
+
 def test_a_gap_is_filled_by_the_training_rows_of_the_model_alone(
     trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew
 ) -> None:
@@ -137,6 +144,20 @@ def test_a_gap_is_filled_by_the_training_rows_of_the_model_alone(
     expected, _ = predicted(fedskew, folder, write(tmp_path / "f.csv", filled, ("age", "bmi")))
     for one, other in zip(answer["predictions"], expected["predictions"], strict=False):
         assert one["probabilities"] == other["probabilities"]
+
+
+def test_no_gap_is_filled_where_the_user_says_so(
+    trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew
+) -> None:
+    """In a table and in an npz file, although the model keeps medians."""
+    folder = model(trained, fedskew)
+    table = write(tmp_path / "gaps.csv", [{"age": "", "bmi": "21"}], ("age", "bmi"))
+    arrays = tmp_path / "gaps.npz"
+    np.savez(arrays, images=np.float32([[np.nan, 21]]), columns=np.array(["age", "bmi"]))
+    for file in (table, arrays):
+        assert fedskew("predict", folder, file)[0] == 0
+        status, _, errors = fedskew("predict", folder, file, *words(missing="refuse"))
+        assert status == 2 and "missing" in errors, errors
 
 
 def test_a_model_without_medians_fills_no_gap(

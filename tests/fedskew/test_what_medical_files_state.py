@@ -110,6 +110,12 @@ def dicom_cases():
             1 / (1 + np.exp(-4 * (NUMBERS - 1000.0) / 1500)),
             {},
         ),
+        "a second window of no number": (
+            NUMBERS,
+            {"WindowCenter": "1000\\", "WindowWidth": "1500\\"},
+            linear(NUMBERS, 1000, 1500),
+            {},
+        ),
         "the narrowest window": (NUMBERS, narrow(1), NUMBERS > 950, {}),
         "window and rescale": (
             NUMBERS,

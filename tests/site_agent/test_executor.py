@@ -355,6 +355,8 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
     (reply,) = site.pushed
     assert reply.error.code == 8 and reply.metadata.reply_to_message_id == "m"
     assert tokens == ["the token"] and site.ended == ["failed"] and not file.exists()
+    (entry,) = site.entries()
+    assert entry["app"] == site.executor.agreement.app
 
 
 @pytest.mark.parametrize("content", [b"", b"t", b"\xff\n", b"t\nno message"])

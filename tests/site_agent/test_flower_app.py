@@ -147,6 +147,12 @@ def test_the_approved_copy_is_run_with_the_sites_node_config_and_no_other(
         pool.end()
 
 
+def test_a_node_config_has_no_tables_or_lists(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as refused:
+        site(tmp_path, "0" * 64, **{"node-config": {"partitions": [1, 2]}})
+    assert refused.value.key == "node-config"
+
+
 def test_an_error_with_a_text_of_the_apps_stays() -> None:
     asked = message()
     with pytest.raises(RunNotAllowed):

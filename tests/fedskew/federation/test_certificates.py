@@ -59,6 +59,15 @@ def test_the_servers_certificate_holds_for_its_hosts_and_keys_are_private(tmp_pa
     assert {path.stat().st_mode & 0o777 for path in (authority[1], server[1])} == {0o600}
 
 
+def test_a_key_is_written_to_no_file_that_another_user_has_put_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: path.touch(0o666))
+    with pytest.raises(FileExistsError):
+        certificates.write_private(tmp_path / "ca.key", b"secret")
+    assert b"secret" not in {file.read_bytes() for file in tmp_path.iterdir()}
+
+
 def test_another_authority_a_missing_name_and_the_wrong_key_are_refused(tmp_path: Path) -> None:
     (authority, server), (other, _) = certified(tmp_path / "one"), certified(tmp_path / "two")
     check_server(server[0], authority[0], HOSTS)

@@ -99,6 +99,17 @@ def test_a_site_is_added_as_its_own_command_has_printed_it(
     assert [site.get("samples") for site in sites] == [400, 300, None]
 
 
+def test_a_sites_own_file_adds_that_site_and_nothing_else(tmp_path: Path) -> None:
+    folder = new(tmp_path / "study")
+    before = folder.agreement_file.read_text()
+    other = rf"samples = 5\n[[site]]\nname = \"other\"\nkey = \"{FOUR[1]['key']}\"\n#"
+    printed = tmp_path / "north.txt"
+    printed.write_text(f'[[site]]\nkey = "{FOUR[0]["key"]}"\n"{other}" = 1\n')
+    with pytest.raises(DataError, match="there is no such key"):
+        command("federation", "add", folder.path, "north", printed)
+    assert folder.agreement_file.read_text() == before
+
+
 def test_a_round_needs_more_than_half_of_the_sites(tmp_path: Path) -> None:
     folder = new(tmp_path / "half")
     add(folder, *FOUR[:2])

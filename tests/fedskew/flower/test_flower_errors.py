@@ -9,7 +9,7 @@ import pytest
 import torch
 from fake_grid import FakeGrid
 from flower_grid import Net, PlainNet, client_app, client_data, initial, same, train, weights
-from flwr.app import Array, ArrayRecord, Error, Message
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy import (
@@ -200,6 +200,15 @@ def test_class_counts_say_who_did_not_answer() -> None:
     assert 0 < sum(flower.class_counts(grid)["class-counts"]) < sum(everybody)
     with refused(RuntimeError, "3 nodes take part in the run, and 4 are needed"):
         flower.class_counts(grid, min_nodes=4)
+
+    def blur(number: int, reply: Message) -> None:
+        counts = reply.content.metric_records["metrics"]["class-counts"]
+        assert isinstance(counts, list)
+        reply.content["metrics"] = MetricRecord({"class-counts": [n + 0.5 for n in counts]})
+
+    grid.change = blur
+    with refused(RuntimeError, "its answer is not in whole numbers"):
+        flower.class_counts(grid)
 
 
 State = Mapping[str, torch.Tensor]
