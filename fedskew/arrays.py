@@ -18,6 +18,7 @@ from data.text import name_list
 Split = Any
 """A pair (images, labels) of arrays or tensors, or a torch Dataset whose items are pairs (image, label)."""
 Array = NDArray[np.generic]
+NUMBERS = (bool, int, float, np.number, np.bool_)
 
 
 def from_arrays(
@@ -108,10 +109,13 @@ def labels_of(name: str, labels: Any) -> Array:
     """Return labels as an array. Raises DataError for what is neither all numbers nor all names."""
     with suppress(ValueError, TypeError, RuntimeError):  # of several lengths, or on a GPU
         array: Array = np.asarray(labels)
+        if array.dtype.kind not in "OU":
+            return array
         # As objects: numpy writes None, NaN and numbers beside names as names.
         listed = np.asarray(labels, dtype=object).ravel()
-        if array.dtype.kind not in "OU" or all(isinstance(label, str) for label in listed):
-            return array
+        for kind in (str, NUMBERS):
+            if all(isinstance(label, kind) for label in listed):
+                return np.asarray(array.tolist())  # a file of arrays takes no objects
     rule = "must be all names, or all numbers, one per sample, in memory"
     raise DataError(f"labels: {rule}", where=name)
 

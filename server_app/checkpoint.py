@@ -103,8 +103,9 @@ class Checkpoint:
             deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
             memory_rounds=by_client(contents["memory-rounds"]),
             digests={kind: by_client(digests) for kind, digests in contents["digests"].items()},
-            best=BestRounds.of(contents["best"]),
-            ended=contents["ended"],
+            # Older checkpoints have the two only where they are not empty.
+            best=BestRounds.of(contents.get("best", {})),
+            ended=contents.get("ended", ""),
         )
 
     def keep_if_best(self, folder: RunFolder) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from client_app.client import Client
 from client_app.handlers import ClientReply
+from client_app.local_site import QUESTION
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.run_spec import RunSpec
@@ -163,6 +164,8 @@ class TrialRun(Rounds):
     def answered(self, client: Client, request: Request) -> ClientReply:
         """Return a client's answer to a question."""
         question = str(request.task["question"])
+        if question == QUESTION:
+            raise ContractViolation(f"asks {question}, which is a question of the server's own")
         states = {}
         for variant in self.variants:
             answer = variant.answer(client, question)

@@ -204,8 +204,9 @@ class RunSettings:
         for name in self.parts.names:
             own_sections |= {part.name for part in METHODS[name].parts}
         config = self.flat()
+        # A part may be called as a setting: momentum.share is its, momentum is not.
         own = {
-            key: config.pop(key) for key in list(config) if key.partition(".")[0] in own_sections
+            key: config.pop(key) for key in list(config) if key.rpartition(".")[0] in own_sections
         }
         if own:
             config["method-settings"] = json.dumps(own)

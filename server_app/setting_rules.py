@@ -168,6 +168,9 @@ def check_training(run: RunSettings) -> None:
     if training.finetune_epochs and not run.general.rounds:
         rule = "has no model to begin with: nobody trains with rounds = 0"
         raise run.error("finetune-epochs", rule)
+    if training.finetune_epochs and not training.rate(run.general.rounds):
+        rule = "has no effect: the learning rate of the last round is 0"
+        raise run.error("finetune-epochs", rule, "a larger schedule-rounds leaves one")
 
 
 def check_model(run: RunSettings) -> None:

@@ -77,6 +77,8 @@ class Part:
     """Takes one run of each of them, of one seed. Returns the difference, or why there never is one."""
     names: tuple[str, str]
     """What seeds the bootstrap's draws: two rows have the interval that they have among the differences."""
+    by_curve: Sequence[str] = ()
+    """The rows that need no number in the round that is selected: theirs by round are looked at."""
 
     @property
     def columns(self) -> set[str]:
@@ -85,7 +87,10 @@ class Part:
     def of_seed(self, seed: int) -> Margin | str:
         """Return the difference; why there never is one; the empty text where a run is still to come."""
         runs = [row.of_seed(seed) for row in self.rows]
-        reasons = [why_never(row, seed) for row in self.rows]
+        reasons = []
+        for row, run in zip(self.rows, runs, strict=True):
+            needs_number = row.row not in self.by_curve
+            reasons.append(why_never(row, seed) if run is None or needs_number else "")
         if any(reasons) or None in runs:
             return next(filter(None, reasons), "")
         return self.measure(*runs)
@@ -378,11 +383,13 @@ class Compared:
         name = column or f"{claim.better} beside {claim.than}"
         if not claim.within:
             measure: Callable[..., Margin | str] = partial(weighted, (1.0, -1.0))
+            by_curve: Sequence[str] = ()
             if claim.sooner:
                 measure = partial(sooner, claim)
+                by_curve = (claim.better,)  # without the number it is later than every round
             elif claim.smoother:
                 measure = smoother
-            return [Part(name, claim.by, rows, measure, names)]
+            return [Part(name, claim.by, rows, measure, names, by_curve)]
         parts = []
         for better, than in (rows, rows[::-1]):
             side = f"{better.row} no more than {claim.within:g} below {than.row}"
@@ -431,7 +438,7 @@ class Compared:
             name = f"{named(column)}{words(claim.series)} {what}"
             measure = partial(series_margin, claim, side)
             row = self.row(claim.row, column)
-            parts.append(Part(name, 0.0, [row], measure, (claim.row, name)))
+            parts.append(Part(name, 0.0, [row], measure, (claim.row, name), (claim.row,)))
         return parts
 
 

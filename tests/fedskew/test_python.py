@@ -10,6 +10,7 @@ import sys
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedskew
@@ -117,6 +118,20 @@ def test_bad_input_is_refused_as_on_the_command_line(tmp_path: Path) -> None:
     assert caught.value.key == "--engine"
     with pytest.raises(DataError):
         fedskew.load(tmp_path)
+
+
+@pytest.mark.parametrize("labels", [["cat", "dog"] * 6, [0, 1] * 6])
+def test_labels_of_a_data_frame_are_labels(tmp_path: Path, labels: list[object]) -> None:
+    """A column of pandas is an array of objects."""
+    images = np.arange(12 * 16, dtype=np.uint8).reshape(12, 4, 4)
+    plain, objects = (
+        fedskew.from_arrays((images, kept), (images, kept), folder=tmp_path)
+        for kept in (np.array(labels), np.array(labels, dtype=object))
+    )
+    assert objects == plain
+    mixed = np.array([*labels[:-1], None], dtype=object)
+    with pytest.raises(DataError):
+        fedskew.from_arrays((images, mixed), (images, mixed), folder=tmp_path)
 
 
 @pytest.mark.slow

@@ -102,6 +102,20 @@ class Stating(Variant):
 
 
 @dataclass(frozen=True)
+class Readying(Stating):
+    name: ClassVar[str] = "readying"
+
+    @property
+    def upload(self):
+        return Upload("class-counts", self.tensors, once=True, question="readiness")
+
+
+@dataclass(frozen=True)
+class Momentum(Halved):
+    name: ClassVar[str] = "momentum"
+
+
+@dataclass(frozen=True)
 class Understating(Stating):
     name: ClassVar[str] = "understating"
     less: int = 1
@@ -203,6 +217,14 @@ def test_flower_takes_its_settings_in_the_one_key_that_there_is() -> None:
     assert parse(config).run_id == mine.run_id
 
 
+def test_a_part_called_as_a_setting_takes_no_setting_with_it() -> None:
+    mine = parse({"method": "my_methods:Momentum", "momentum": 0.3, "momentum.share": 0.25})
+    config = mine.run_config()
+    assert config["momentum"] == 0.3
+    assert json.loads(str(config["method-settings"])) == {"momentum.share": 0.25}
+    assert parse(config).run_id == mine.run_id
+
+
 def test_clients_load_it_and_sites_do_not() -> None:
     mine = parse({"method": "my_methods:Halved", "halved.share": 0.25}).run_spec()
     text = mine.to_json()
@@ -268,6 +290,7 @@ def test_what_can_be_no_part_is_refused_when_it_is_loaded(name: str, reason: str
             "Understating",
             "client 0: sizes is int64 of 4, not int64 of 3",
         ),
+        ("Readying", "asks readiness, which is a question of the server's own"),
         ("Rolling", "gives other numbers when it is repeated: draw from client.generator"),
         ("Spoiling", "changes what the client gives it"),
         ("Zeroing", "changes what the server gives it"),

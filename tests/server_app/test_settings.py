@@ -138,6 +138,7 @@ HOLDOUT: dict[str, Any] = {"holdout-per-class": 5}
         ({"server-momentum-form": "damped"}, "server-momentum-form"),
         ({"keep-best": "loss", "evaluate-every": 0}, "keep-best"),
         ({"method": "iwds", "finetune-sampling": "method"}, "finetune-sampling"),
+        ({"schedule": "cosine", "schedule-rounds": 1, "finetune-epochs": 1}, "finetune-epochs"),
         ({"model": "small-cnn", "norm": "group"}, "norm"),
         ({"method": "fedncm", "model": "linear", "class-means.bits": 0}, "class-means.bits"),
         # contradictions between methods

@@ -1,5 +1,6 @@
 """Rounds until a level is reached: which levels mean something, and who is sooner."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,15 @@ def test_a_level_that_was_had_before_is_counted_from_there(at: At) -> None:
     of_fedavg, of_creff = (row[1] for row in reach_table(level).rows)
     assert (of_fedavg.text, of_creff.text) == ("4", "2")
     assert of_fedavg.below.startswith("first in 2") and of_creff.below.startswith("1.00")
+
+
+@pytest.mark.parametrize("creff", [(0.2, 0.65, math.nan), (math.nan,) * 3])
+def test_a_row_without_the_number_is_later_than_every_round(
+    creff: tuple[float, ...], at: At
+) -> None:
+    level = at((0.2, 0.6, 0.6), creff)
+    assert sooner(level) == [-2, -2, -2]
+    assert judge(level)[0].status == "fails"
 
 
 @pytest.mark.parametrize(("last", "lost"), [(0.4, True), (0.6, False)])
