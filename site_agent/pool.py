@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Error, Message
 
@@ -168,7 +169,13 @@ def state_in(record: ArrayRecord) -> State:
     try:
         return unpack(record)
     except DecodeError:
-        return {name: torch.tensor(array.numpy()) for name, array in record.items()}
+        state = {}
+        for name, array in record.items():
+            values = array.numpy()
+            # torch has no other byte order than this machine's, and no float wider than this one.
+            kind = np.float64 if values.dtype.kind == "f" else values.dtype.newbyteorder("=")
+            state[name] = torch.tensor(values.astype(kind))
+        return state
 
 
 def norm_of(state: State, known: State) -> float:

@@ -32,11 +32,11 @@ from fedskew.report.inference import (
     is_significant,
     p_of_several,
     seeds_to_decide,
-    strata,
     with_interval,
 )
 from fedskew.report.results import ExperimentResults, RowResults, SeedResult
 from fedskew.report.rounds_to_target import in_last_alone, no_level, rounding_of, rounds_sooner
+from fedskew.report.strata import strata
 
 HASH_DIGITS = 16
 """Digits of a model's hash that a verdict shows."""

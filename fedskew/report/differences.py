@@ -18,8 +18,9 @@ from fedskew.report.format import (
     words,
     words_and_unit,
 )
-from fedskew.report.inference import LEVEL, Estimate, compare_rows, holm, is_significant
+from fedskew.report.inference import LEVEL, Estimate, holm, is_significant
 from fedskew.report.results import ColumnResults, RowResults
+from fedskew.report.strata import compare_rows
 from fedskew.report.tables import spread_words
 
 ABOUT = (

@@ -25,9 +25,10 @@ from fedskew.report.format import (
     words,
     words_and_unit,
 )
-from fedskew.report.inference import RESAMPLES, Estimate, Floats, estimated
+from fedskew.report.inference import RESAMPLES, Estimate, Floats
 from fedskew.report.results import ColumnResults, ExperimentResults, RowResults
 from fedskew.report.rounds_to_target import in_rounds, reached, takes_training
+from fedskew.report.strata import estimated
 from server_app.evaluation import MOST_LISTED
 from server_app.keys import SELECTIONS
 from server_app.record import BY_CLASS, Spread

@@ -73,6 +73,12 @@ def arrays(*values: float, steps: int = 0) -> ArrayRecord:
     return ArrayRecord({"w": Array(np.array(values, np.float32)), "steps": Array(np.array(steps))})
 
 
+def other_order(*values: float) -> ArrayRecord:
+    """Return a model whose numbers are in the byte order of another machine."""
+    counter = Array(np.array([1], ">i4"))
+    return ArrayRecord({"w": Array(np.array(values, ">f4")), "counter": counter})
+
+
 def message(samples: int = 20, fail: bool = False, kind: str = "train") -> Message:
     config = ConfigRecord({"samples": samples, "fail": fail})
     return Message(RecordDict({"arrays": arrays(0, 0), "config": config}), 1, kind)
@@ -96,6 +102,7 @@ UPLOAD = {"upload/gradients": arrays(1)}
         ("", {"max_norm": 5, "max_bytes": 10_000, "min_samples": 20}, {}),
         ("", {"arrays": ("arrays", "upload/*")}, UPLOAD),
         ("", {"configs": ("fedskew",)}, {"fedskew": ConfigRecord({"client": 1})}),
+        ("max-norm", {"max_norm": 4.9}, {"arrays": other_order(3, 4)}),
         ("arrays", {}, UPLOAD),
         ("metrics", {}, {"more": MetricRecord({"x": 1})}),
         ("configs", {}, {"more": ConfigRecord({"x": "a"})}),

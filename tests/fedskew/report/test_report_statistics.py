@@ -19,16 +19,15 @@ from fedskew.report.inference import (
     Estimate,
     Interval,
     Strata,
-    class_weights,
     holm,
     p_of_several,
     resample,
     seeds_to_decide,
-    strata,
     student,
     with_interval,
 )
 from fedskew.report.results import SeedResult
+from fedskew.report.strata import class_weights, strata
 from server_app.record import ModelNumbers, RoundRecord, Spread
 from server_app.round_selection import Point
 
