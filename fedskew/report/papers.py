@@ -64,10 +64,10 @@ class Statement:
         """The verdict with its reason."""
         verdict = self.verdict
         reasons = [verdict.why_not, verdict.unfit]
-        if verdict.more_seeds is not None:
-            decide = f"{verdict.more_seeds} seeds would decide"
-            too_many = f"more than {MOST_SEEDS} seeds would be needed"
-            reasons.append(too_many if self.status == "never" else decide)
+        if (verdict.more_seeds or 0) > MOST_SEEDS:
+            reasons.append(f"more than {MOST_SEEDS} seeds would be needed")
+        elif verdict.more_seeds is not None:
+            reasons.append(f"{verdict.more_seeds} seeds would decide")
         elif verdict.status == "unclear":
             reasons.append("one seed says nothing of others")
         return ": ".join(filter(None, [WORDS[self.status], "; ".join(filter(None, reasons))]))

@@ -7,6 +7,10 @@ import pytest
 from command_line import FedSkew
 
 from data.package_files import ROOT
+from fedskew.experiments.claims import claim_of
+from fedskew.experiments.experiments import experiment
+from fedskew.report.claims import Verdict
+from fedskew.report.papers import Statement
 
 
 @pytest.mark.slow
@@ -44,3 +48,17 @@ def test_the_readme_has_the_page_s_count_of_every_paper() -> None:
 def test_a_suite_does_not_go_with_an_experiment(fedskew: FedSkew) -> None:
     status, _, errors = fedskew("run", "papers-full", "demo", "--dry-run")
     assert status == 2 and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("seeds", "reason"), [(5, "5 seeds would decide"), (21, "more than 20 seeds would be needed")]
+)
+def test_a_claim_that_cannot_be_judged_says_how_many_seeds_it_lacks(
+    seeds: int, reason: str
+) -> None:
+    """A diverged row keeps it from being judged however few seeds would decide."""
+    claim = claim_of({"says": "", "better": "fedprox", "than": "fedavg"})
+    entry = experiment("small", {"title": "Small", "methods": ["fedavg", "fedprox"]})
+    unfit = "fedprox diverged in 1 of 3 seeds"
+    verdict = Verdict(claim, status="never", unfit=unfit, more_seeds=seeds)
+    assert Statement(entry, "small", verdict).in_words == f"cannot be judged: {unfit}; {reason}"
