@@ -339,7 +339,7 @@ def find_all(names: Sequence[str], named_file: Path | None = None) -> list[Exper
     for name in names:
         entry = known.get(name)
         if entry is None:
-            files = " or ".join({FILE.name, (file or FILE).name})
+            files = " or ".join(dict.fromkeys([(file or FILE).name, FILE.name]))
             similar = difflib.get_close_matches(name, known, 1)
             remedy = (
                 f"did you mean {similar[0]}?" if similar else "`fedskew list experiments` has all"

@@ -125,6 +125,9 @@ def test_a_file_of_one_s_own_goes_before_the_shipped_one(
     )
     assert caplog.messages == ["read from ./experiments.yaml: mine, demo-tail"]
     assert find_all(["mine"], Path("others.yaml"))[0].settings == {"rounds": 2}
+    with pytest.raises(SettingError) as caught:
+        find_all(["nowhere"], Path("others.yaml"))
+    assert caught.value.rule == "is not in others.yaml or experiments.yaml"
 
 
 def test_part_of_a_table_keeps_the_runs_of_the_whole() -> None:
