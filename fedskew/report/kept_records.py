@@ -69,12 +69,12 @@ def kept_run(folder: Path | None, settings: RunSettings) -> Run | None:
             text = stream.read(LARGEST).decode()
         content = verified(text)
         records = [RoundRecord.of(record) for record in content["rounds"]]
-    except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
-        raise DataError(f"is no kept run, or is damaged: {error}", where=str(file)) from error
-    summary = {**content["summary"], "models": summarize(records)}
-    run = Run(settings, content["origin"], records, summary, file=file)
-    if run.other_settings:
+        summary = {**content["summary"], "models": summarize(records)}
+        run = Run(settings, content["origin"], records, summary, file=file)
         different = ", ".join(run.other_settings)
+    except (OSError, ValueError, LookupError, TypeError, EOFError, zlib.error) as error:
+        raise DataError(f"is no kept run, or is damaged: {error}", where=str(file)) from error
+    if different:
         rule = f"is of a run with another {different}, not of {settings.run_id}"
         raise DataError(rule, where=str(file))
     return run

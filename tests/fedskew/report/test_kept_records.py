@@ -109,7 +109,11 @@ def test_a_file_of_another_run_and_a_damaged_one_are_refused(
     assert run is not None and run.finished  # the control
     content["origin"]["settings"]["alpha"] = 0.7
     text = gzip.decompress(file.read_bytes()).replace(b'"failures": 0', b'"failures": 1')
-    for wrong in (packed(content), file.read_bytes()[:-100], b"{}", gzip.compress(text)):
+    damaged = [packed(content), file.read_bytes()[:-100], b"{}", gzip.compress(text)]
+    for key in ("origin", "rounds", "summary"):
+        damaged += [packed({**content_of(file), key: 3})]
+        damaged += [packed({name: of for name, of in content_of(file).items() if name != key})]
+    for wrong in damaged:
         file.write_bytes(wrong)
         with pytest.raises(DataError) as refused:
             kept_run(file.parent, settings)
