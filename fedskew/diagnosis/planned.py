@@ -25,7 +25,7 @@ from fedskew.experiments.plan import plan
 from fedskew.formatting import site_names
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
-from server_app.settings import parse, parse_texts
+from server_app.settings import defaults, parse, parse_texts
 
 CHUNK = 2**22
 """Numbers that are converted to float64 at a time: 32 MiB, however many samples there are."""
@@ -71,7 +71,7 @@ def of_run(folder: Path) -> Source:
     if table is None:
         reason = "its settings.json has no counts, as of more than 100 clients or classes"
         raise DataError(reason, where=str(folder))
-    settings = origin["settings"]
+    settings = {**defaults(), **origin["settings"]}  # an earlier version knew fewer
     fixed = has_fixed_features(settings["model"], settings["freeze"])
     training = Plan(settings["batch-size"], fixed)
     return Source(str(folder), table, training)

@@ -15,6 +15,7 @@ from data import DataSettings, Federation, federate
 from fedskew.diagnosis.planned import moments_of
 from fedskew.diagnosis.rules import CLOSED_FORM
 from server_app.composition import closed_form_methods
+from server_app.run_folder import line_of
 
 
 @pytest.fixture
@@ -68,6 +69,16 @@ def test_settings_an_experiment_and_a_run_are_diagnosed(
     (of_run,) = json.loads(fedskew("diagnose", folder, "--json")[1])
     samples = json.loads((folder / "settings.json").read_text())["samples"]["train"]
     assert of_run["statistics"]["samples"] == np.sum(samples) and of_run["statistics"]["sites"] == 3
+
+
+def test_a_run_of_a_version_with_fewer_settings_is_diagnosed(
+    fedskew: FedSkew, tmp_path: Path
+) -> None:
+    samples = {"clients": ["0 north", "1 south"], "train": [[100, 20], [5, 300]], "test": [3, 4]}
+    origin = {"settings": {"batch-size": 64, "model": "cnn"}, "versions": {}, "samples": samples}
+    (tmp_path / "settings.json").write_text(line_of(origin))
+    status, output, _ = fedskew("diagnose", tmp_path, "--json")
+    assert status == 0 and json.loads(output)[0]["statistics"]["samples"] == 425
 
 
 def test_heads_in_closed_form_come_first_where_features_stay_as_they_are(
