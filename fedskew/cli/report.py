@@ -209,9 +209,9 @@ def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
     """
     name = results.experiment.name
     chosen = replace(results, experiment=replace(results.experiment, selection=round))
-    rows = chain.from_iterable(column.rows for column in chosen.columns)
+    runs = chain.from_iterable(column.runs for column in chosen.columns)
     rule = f"is not there: no finished run of {name} has keep-best, which keeps its best round"
-    if round != "last" and not any(row.numbers for row in rows):
+    if round != "last" and not any(run.selected for run in runs):
         raise SettingError("--round", round, rule)
     return chosen
 
