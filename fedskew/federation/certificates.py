@@ -81,7 +81,7 @@ def write_server(
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]): False,
         x509.SubjectAlternativeName([_host(host) for host in all_hosts]): False,
     }
-    subject = _named(hosts[0][:40])
+    subject = _named(next(iter(all_hosts))[:40])
     issued = issuer.subject, signer
     _certify(private, subject, SERVER_DAYS, extensions, issued, certificate, key)
 

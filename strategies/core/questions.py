@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -178,11 +179,15 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
         last = rounds.last
         failures = {client: f"{question}: {reason}" for client, reason in exchange.failures.items()}
         failures |= last.failures  # why a client took no part in the round itself comes first
-        last.failures = dict(sorted(failures.items()))
-        last.bytes_down += size(rounds.shared) * rounds.clients
-        last.bytes_up += sum(map(size, answers.values()))
-        last.seconds["server"] += time.perf_counter() - began
-        last.metrics = {**last.metrics, **result.metrics}
+        server_seconds = last.seconds["server"] + time.perf_counter() - began
+        rounds.last = replace(
+            last,
+            failures=dict(sorted(failures.items())),
+            bytes_down=last.bytes_down + size(rounds.shared) * rounds.clients,
+            bytes_up=last.bytes_up + sum(map(size, answers.values())),
+            seconds={**last.seconds, "server": server_seconds},
+            metrics={**last.metrics, **result.metrics},
+        )
 
 
 def evaluate_on_clients(

@@ -15,8 +15,8 @@ from tests.only_core import brought_by, core, plain
 from tests.site_files import site_folders
 
 ROOT = Path(__file__).resolve().parents[2]
-ON_DEMAND = {"nilearn", "timm"}
-"""Packages that a site's code imports in the one function that needs them: for ABIDE's download, and backbones."""
+ON_DEMAND = {"timm"}
+"""Packages that a site's code imports in the one function that needs them: for backbones."""
 NAMES = {
     "PIL": "pillow",
     "prometheus_client": "prometheus-client",
@@ -30,7 +30,7 @@ from pathlib import Path
 from fedskew.engines import execute
 from fedskew.scheduling import Resources
 from server_app.settings import parse
-from site_agent import check, executor, export, metrics, pool, service
+from site_agent import check, executor, export, pool, service
 folder = Path(sys.argv[1])
 run = {"method": "fedshift+fedbn", "model": "resnet-8", "rounds": 1, "batch-size": 8, "device": "cpu", "width": 4,
        "dataset": f"sites:{folder}/federation.toml", "results": str(folder / "results")}
