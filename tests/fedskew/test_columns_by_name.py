@@ -141,7 +141,10 @@ def test_a_site_checks_its_columns(tmp_path, monkeypatch, capsys, east, changes,
 @pytest.mark.parametrize(
     ("given", "agreed_on"),
     [
-        (["--columns", "FILE.npz", "--mean", "3", "--std", "2"], (list(COLUMNS), "4", [3.0], [2.0])),
+        (
+            ["--columns", "FILE.npz", "--mean", "3", "--std", "2"],
+            (list(COLUMNS), "4", [3.0], [2.0]),
+        ),
         (["--columns", "FILE.npz", "--mean", "3"], None),
         (["--input-shape", "1x8x8"], (None, "1x8x8", [0.5], [0.5])),
         (["--columns", "age,age"], None),
