@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,9 +14,9 @@ from strategies.core.server import Server, Update
 
 MOST = 100
 """Clients that a round's record tells of one by one, at most."""
-CHUNK, VALUES = 2**15, 2**23
+CHUNK, VALUES, KEPT = 2**15, 2**23, 2**24
 """Coordinates at a time, and of all clients together at most, so that the updates' parts stay in the processor's cache
-for all that is asked of them."""
+for all that is asked of them; and values of all clients up to which the parts are kept for the second pass."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,13 @@ def method_numbers(updates: Sequence[Update]) -> dict[str, MethodNumbers]:
 def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateStatistics]:
     """Return the statistics of every update, in the order of the updates."""
     shared = [update.shared for update in updates]
-    names = sorted(server.parameters)
+    parts = partial(steps, server.start, shared, sorted(server.parameters))
+    parameters = sum(server.start[name].numel() for name in server.parameters)
+    if len(updates) * parameters <= KEPT:
+        parts = partial(iter, list(parts()))
+
     squares_K = torch.zeros(len(updates), dtype=torch.float64)
-    for steps_KP in steps(server.start, shared, names):
+    for steps_KP in parts():
         squares_K += torch.linalg.vector_norm(steps_KP, dim=1).double().square()
     norms_K = squares_K.sqrt()
     scales_K = torch.where(norms_K > 0, 1 / norms_K, torch.zeros((), dtype=torch.float64))
@@ -67,7 +72,7 @@ def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateS
     # s, the sum of the unit vectors, part by part: its products with every update, and with itself.
     towards_K = torch.zeros(len(updates), dtype=torch.float64)
     length = 0.0
-    for steps_KP in steps(server.start, shared, names):
+    for steps_KP in parts():
         sum_P = scales_K.float() @ steps_KP
         towards_K += steps_KP @ sum_P
         length += float(sum_P @ sum_P)
@@ -93,7 +98,12 @@ def steps(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterat
     """
     width = max(1, min(CHUNK, VALUES // max(1, len(shared))))
     for name in names:
-        parts = [torch.split(state[name].reshape(-1), width) for state in (start, *shared)]
+        begin = start[name]
+        tensors = [state[name] for state in shared]
+        if begin.numel() <= width:  # of many tiny clients, splitting takes longer than the rest
+            yield torch.stack(tensors).sub_(begin).reshape(len(tensors), -1).float()
+            continue
+        parts = [torch.split(tensor.reshape(-1), width) for tensor in (begin, *tensors)]
         for begin_P, *values_KP in zip(*parts, strict=True):
             yield torch.stack(values_KP).sub_(begin_P).float()
 
