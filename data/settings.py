@@ -65,7 +65,7 @@ class DataSettings(Settings):
     data_root: str = ""
     """Folder that holds the data sets' files; digits needs none."""
     download: bool = False
-    """Let torchvision (for abide nilearn) download a missing data set into data-root."""
+    """Let torchvision download a missing data set into data-root."""
     cache: str = ""
     """Folder of the memory-mapped copies; empty is fedskew in the user's cache folder."""
     max_image_pixels: Annotated[int, Ge(1)] = 100_000_000

@@ -10,7 +10,7 @@ import numpy as np
 from data.errors import DataError
 from data.extras import needed
 from data.random_draws import generator
-from data.readers.abide import fetch_pcp, incomplete, read_pcp, read_site, windows_of
+from data.readers.abide import read_site
 from data.readers.array_types import Shape
 from data.readers.catalog import KNOWN
 from data.readers.folder import below, class_folders, of_classes, visible
@@ -168,17 +168,8 @@ class Layout:
         return Raw.of(splits)
 
     def abide(self) -> Raw:
-        """abide/SITE.npz, or the files that nilearn downloads; an interrupted download is resumed."""
-        settings = self.settings
-        file = self.root / KNOWN[self.name].files[0]
-        if file.is_file():
-            site = read_site(file, settings)
-        else:
-            folder = self.root / "ABIDE_pcp"
-            if settings.download and incomplete(folder, file.stem):
-                fetch_pcp(self.root, file.stem)
-            site = read_pcp(folder, file.stem)
-        return windows_of(site, settings.window_width, settings.window_stride, settings.test_fold)
+        """abide/SITE.npz."""
+        return read_site(self.root / KNOWN[self.name].files[0], self.settings)
 
     def class_folders(self, folder: Path, part: str, class_names: tuple[str, ...]) -> Files:
         """Return PART/CLASS/* of a folder, with paths from that folder. Raises DataError for a folder of no class."""

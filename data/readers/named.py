@@ -50,14 +50,14 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
     if not settings.data_root:
         raise DataError(f"data-root = '': {name} needs the folder that holds its files")
     root = Path(settings.data_root).expanduser()
-    layouts = [(f"{name}.npz",), *filter(None, (known.files, known.nilearn_files))]
+    layouts = ((f"{name}.npz",), known.files)
     for patterns in layouts:
         files = [sorted(root.glob(pattern)) for pattern in patterns]
         # Without a path for one of the patterns the layout is not, or not completely, there.
         if all(files):
             return list(itertools.chain.from_iterable(files))
     way = f"torchvision cannot download it: {known.how}"
-    if known.downloaded_by:
+    if known.torchvision_class:
         if settings.download:
             return []
         way = "set download = true to get it"

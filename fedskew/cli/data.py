@@ -74,8 +74,7 @@ def list_data(
                 what += f" and {len(files) - 1} more"
         except DataError:
             missing.add(name)
-            by = known.downloaded_by
-            way = f"download = true fetches it into data-root, through {by}" if by else known.how
+            way = known.how or "download = true fetches it into data-root, through torchvision"
             what = f"{way}; or {name}.npz in data-root"
         shape = "x".join(map(str, known.shape))
         rows.append((name, len(known.class_names), shape, name not in missing, what))
