@@ -281,8 +281,6 @@ ALIASES = {
 
 DOMAINS_PREFIX = "domains:"
 OWN_PREFIXES = ("npz:", "folder:", "csv:", "medmnist:", "hf:")
-NAMED_KINDS = ("medmnist", "hf")
-"""Kinds of one's own data that may go by a name instead of a path."""
 SITES_PREFIX = "sites:"
 
 

@@ -17,7 +17,6 @@ from data.readers.catalog import (
     ALIASES,
     DOMAINS_PREFIX,
     KNOWN,
-    NAMED_KINDS,
     domain_names,
     is_own,
     labels_file,
@@ -88,7 +87,7 @@ def list_data(
     print_rows([dict(zip(headings, row, strict=True)) for row in rows], as_json)
     if not as_json:
         out.print(
-            "Beside these: npz:PATH, folder:PATH, csv:PATH, medmnist:NAME or medmnist:PATH, hf:NAME or hf:PATH "
+            "Beside these: npz:PATH, folder:PATH, csv:PATH, medmnist:NAME, hf:PATH "
             "(see `fedskew data check`) and domains:NAME,NAME,..."
         )
 
@@ -281,7 +280,7 @@ def own_name(path: str) -> str:
 
             kind = kind_of_path(file)
         return f"{kind}:{file}"
-    if kind in NAMED_KINDS:  # the name of a data set that is downloaded
+    if kind == "medmnist":  # the name of a data set that is downloaded
         return path
     raise DataError("there is no such file or folder", where=location)
 

@@ -225,10 +225,12 @@ def test_the_labels_minus_one_and_one_are_classes(tmp_path, monkeypatch):
 
 
 def test_the_library_is_named_where_it_is_missing(tmp_path, monkeypatch):
+    settings = library(tmp_path, monkeypatch, {"train": {"label": (TWO, L)}})
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError) as caught:
-        load(DataSettings(f"hf:{tmp_path}", classes="2", input_shape="1x6x5"))
-    assert "fedskew[hf]" in caught.value.rule
+    for name, words in ((settings.dataset, "fedskew[hf]"), (f"hf:{tmp_path}", "save_to_disk")):
+        with pytest.raises(DataError) as caught:
+            load(replace(settings, dataset=name, classes="cat,dog"))
+        assert words in caught.value.rule
 
 
 @pytest.mark.slow  # only `make slow` installs the library
