@@ -63,7 +63,7 @@ def partition_by_table(path: Path, data: Dataset) -> SavedPartition:
     samples = len(data.train.labels)
     held: dict[str, list[int]] = {}
     row_of_sample: dict[int, int] = {}
-    table = read_table(path, DataSettings(), {SAMPLE, CLIENT})
+    table = read_table(path, DataSettings())
     for name in (SAMPLE, CLIENT):
         if name not in table.columns:
             listed = ", ".join(table.header)[:200]

@@ -78,7 +78,7 @@ class DataSettings(Settings):
     input_shape: str = ""
     """CHANNELSxHEIGHTxWIDTH that every image is brought to; empty is the data set's own (one's own data need it)."""
     first_label: Annotated[int, Ge(0)] = 0
-    """npz, medmnist, hf: the number that stands for the first class, where labels are numbers."""
+    """npz, medmnist: the number that stands for the first class, where labels are numbers."""
     pixel_range: str = ""
     """LOW,HIGH: which values are black and white in images of more than 8 bits (16-bit files, DICOM, NIfTI, arrays);
     empty is what the file says, or its type's range."""

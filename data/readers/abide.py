@@ -25,7 +25,9 @@ def read_site(file: Path, settings: DataSettings) -> Raw:
     length_S, label_S = length_S.astype(np.int64), label_S.astype(np.int64)
     total = length_S.sum()
     if series.ndim != 2 or len(length_S) != len(label_S) or total != len(series):
-        shapes = f"ts {series.shape}, length {length_S.shape} (sum {total}) and label {label_S.shape}"
+        shapes = (
+            f"ts {series.shape}, length {length_S.shape} (sum {total}) and label {label_S.shape}"
+        )
         rule = f"{shapes} do not fit: ts must be (sum of length, regions)"
         raise DataError(rule, where=file)
     if length_S.min() < settings.window_width:

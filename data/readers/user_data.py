@@ -144,6 +144,7 @@ def _guess(name: str, settings: DataSettings) -> Guess:
         notes += notes_of_images
     else:
         shape = str(len(manifest.input_columns))
+    if kind == "csv":
         notes += tables.questions(path, manifest, settings)
     return Guess({"classes": name_list(manifest.classes), "input-shape": shape}, tuple(notes))
 

@@ -205,7 +205,7 @@ def read_numbers(path: Path) -> tuple[list[str], dict[str, list[float]]]:
     """Return the names of a table's columns, but of the first one, and each site's numbers. Raises DataError."""
     numbers: dict[str, list[float]] = {}
     marks: set[str] = set()
-    table = read_table(path, DataSettings(), CORNER)
+    table = read_table(path, DataSettings())
     corner, *columns = table.header
     has_words = any(letter.isalpha() for letter in "".join(columns))
     if not columns or not (has_words or corner.lower() in CORNER):
