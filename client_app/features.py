@@ -171,7 +171,8 @@ def compute(
     """Return (M, D): the features of samples of this shape, one image at a time."""
     make_deterministic()
     # With freeze = all `build` returns the head alone. The head here is not used, so its classes and seed are any.
-    whole = replace(settings, freeze="stages") if settings.freeze == "all" else settings
+    freeze = "stages" if settings.freeze == "all" else settings.freeze
+    whole = replace(settings, freeze=freeze, components=0, hidden=0)
     backbone = build(model, shape, classes=2, seed=0, settings=whole)
     backbone.to(device).eval()
     # One by one: whether a kernel rounds a batch's last lanes alike depends on the build of torch.

@@ -82,7 +82,7 @@ def inputs_of(federation: Federation, client: int) -> torch.Tensor:
 
 
 def test_components_are_those_of_all_clients_training_samples(tmp_path: Path) -> None:
-    settings = ModelSettings(components=3)
+    settings = ModelSettings(components=3, hidden=2)
 
     def kept(settings: ModelSettings, **data: Any) -> Federation:
         given = {"train_images": 60, "holdout_per_class": 1, **data}
