@@ -206,6 +206,18 @@ def test_the_coordinator_s_copy_must_be_the_agreed_one(tmp_path: Path, name: str
             settings_of(where, used)
 
 
+@pytest.mark.parametrize(("size", "is_read"), [(2**20, True), (2**20 + 1, False)])
+def test_a_module_of_more_than_a_mebibyte_is_not_read(
+    tmp_path: Path, name: str, size: int, is_read: bool
+) -> None:
+    folder = folders(tmp_path / "sites", name)
+    (folder / f"{name}.py").write_bytes(b"#" * size)
+    with pytest.raises(DataError) as error:
+        settings_of(folder, name)
+    assert ("has sha256" in str(error.value)) == is_read
+    assert ("has more than" in str(error.value)) != is_read
+
+
 def test_a_module_that_fails_is_an_error_with_its_reason(tmp_path: Path, name: str) -> None:
     folder = folders(tmp_path / "sites", name, source="import torch\n1 / 0\n")
     with pytest.raises(DataError) as error:
