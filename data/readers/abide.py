@@ -21,8 +21,8 @@ def read_site(file: Path, settings: DataSettings) -> Raw:
         DataError: arrays that are missing or do not fit each other, or a subject with less than one window.
     """
     arrays = read_arrays(file, ("ts", "length", "label"), (), settings)
-    series, length_S, label_S = (arrays[key] for key in ("ts", "length", "label"))
-    length_S, label_S = length_S.astype(np.int64), label_S.astype(np.int64)
+    series = arrays["ts"]
+    length_S, label_S = arrays["length"].astype(np.int64), arrays["label"].astype(np.int64)
     total = length_S.sum()
     if series.ndim != 2 or len(length_S) != len(label_S) or total != len(series):
         shapes = (

@@ -222,21 +222,17 @@ def splits_of(path: Path, arrays: Arrays) -> dict[str, Split]:
     return splits
 
 
-def guess_settings(path: Path, settings: DataSettings) -> Guess:
-    """Propose settings for an npz file. Raises DataError."""
-    raw = read_npz(path, settings)
-    array = read_arrays(path, (), (("class_names",),), settings).get("class_names")
-    names = () if array is None else names_in_array(array)
-    usable = all(names) and len(set(names)) == len(names)
-    return guess_of(raw, settings, names if usable else ())
-
-
-def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> Guess:
-    """Propose settings for arrays whose labels are numbers, or names if `classes` is not set.
+def guess_settings(path: Path, settings: DataSettings, names: tuple[str, ...] = ()) -> Guess:
+    """Propose settings for an npz file whose classes have these names, or those of its array `class_names`.
 
     Raises:
         DataError: numbers that may count from 1, or images of which it is not clear what their axes are.
     """
+    raw = read_npz(path, settings)
+    array = read_arrays(path, (), (("class_names",),), settings).get("class_names")
+    names = names if array is None else names_in_array(array)
+    if not all(names) or len(set(names)) < len(names):
+        names = ()
     notes: list[Remedy] = list(raw.notes)
     if raw.val is not None:
         notes.append("the validation split is measured beside the test split and never trained on")

@@ -1,11 +1,14 @@
 """A CSV file as columns of texts, what its columns mean, and which cells say that there is no value."""
 
 import csv
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+
+import numpy as np
 
 from data.errors import DataError, Remedy, SetOption, either
 from data.readers.file_type import truly
@@ -38,6 +41,9 @@ DROP_ROWS = SetOption("missing", "drop")
 FILL_CELLS = SetOption("missing", "median")
 MOST_FRACTIONS = 20
 """Different labels that can be classes, where they are numbers and not whole: ratings such as 0, 0.5, 1 have few."""
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number that a cell may have: inputs are float32."""
+SWAPPED = str.maketrans(",.", ".,")
 SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas"}
 """What may separate the columns. The first that the header holds does: a name with a comma is likelier than one with a
 semicolon."""
@@ -156,6 +162,23 @@ def is_missing(cell: str, names: Collection[str] = ()) -> bool:
     # Blank is also what prints nothing, such as a zero-width space.
     blank = not any(letter.isprintable() and not letter.isspace() for letter in cell)
     return blank or (cell.strip().lower() in MISSING and cell.strip() not in names)
+
+
+def decimal_mark(table: Table, names: Sequence[str]) -> str:
+    """Return the decimal mark of some columns: a comma where a number has one and none separates the columns."""
+    if table.separator == ",":
+        return "."
+    with_comma = (cell for name in names for cell in table.columns[name] if "," in cell)
+    return "," if any(number_in(cell, ",") is not None for cell in with_comma) else "."
+
+
+def number_in(cell: str, mark: str) -> float | None:
+    """Return a cell's number, NaN for a missing value, and None for a text or a number that does not fit float32."""
+    try:
+        number = finite_number(cell.translate(SWAPPED) if mark == "," else cell)
+    except ValueError:
+        return math.nan if is_missing(cell) else None
+    return number if abs(number) <= LARGEST else None
 
 
 def names_of_classes(settings: DataSettings) -> tuple[str, ...]:

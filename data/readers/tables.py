@@ -21,19 +21,17 @@ from data.readers.rows import (
     classes_of,
     complete_rows,
     cure_of,
-    is_missing,
+    decimal_mark,
     left_out,
     names_of_classes,
+    number_in,
     read_table,
     role_like,
     roles_of,
 )
 from data.readers.splits import Manifest
 from data.settings import DataSettings
-from data.text import finite_number
 
-LARGEST = float(np.finfo(np.float32).max)
-"""The largest number that a cell may have: inputs are float32."""
 INPUT, IGNORED = "input", "ignored"
 """What `columns_of` calls columns without a role."""
 OF_READING = ("classes", "columns", "missing", "outside_folder", "max_unpacked_mib")
@@ -44,7 +42,6 @@ MOST_KEPT = 4
 """Tables of images that a process keeps: a check and a run look at a data set several times."""
 FEWEST_IDS = 20
 """Rows from which a column of different whole numbers is asked about: a few rows differ by chance."""
-SWAPPED = str.maketrans(",.", ".,")
 
 
 def roles_in(path: Path, settings: DataSettings) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -217,23 +214,6 @@ def read_numbers(
     return numbers_NF[kept], [rows[place] for place in kept.tolist()], found
 
 
-def decimal_mark(table: Table, names: Sequence[str]) -> str:
-    """Return the decimal mark of some columns: a comma where one is in a cell and none separates the columns."""
-    if table.separator == ",":
-        return "."
-    has_comma = any("," in cell for name in names for cell in table.columns[name])
-    return "," if has_comma else "."
-
-
-def number_in(cell: str, mark: str) -> float | None:
-    """Return a cell's number, NaN for a missing value, and None for a text or a number that does not fit float32."""
-    try:
-        number = finite_number(cell.translate(SWAPPED) if mark == "," else cell)
-    except ValueError:
-        return math.nan if is_missing(cell) else None
-    return number if abs(number) <= LARGEST else None
-
-
 def _remedy_for(
     table: Table,
     row: int,
@@ -244,10 +224,10 @@ def _remedy_for(
 ) -> Remedy:
     """Return the remedy for a cell that is not a number; empty if none is known."""
     cell = table.columns[column][row]
-    if number_in(cell.translate(SWAPPED), ".") is not None and table.separator == ",":
-        return "a decimal comma needs semicolons or tabs between the columns"
     if number_in(cell, ".") is not None:
         return "the decimal mark of other cells is a comma"
+    if number_in(cell, ",") is not None:
+        return "a decimal comma needs semicolons or tabs between the columns"
     if roles is None:
         return ""
     role = role_like(column)
@@ -358,9 +338,10 @@ def checked_paths(
 
 def _refuse_repeated(table: Table, files: Sequence[str], rows: Sequence[int]) -> None:
     """Raise DataError for a file in two rows, one of which might train and the other test."""
-    row_of_file: dict[str, int] = {}
+    line_of_file: dict[str, int] = {}
     for name, place in zip(files, rows, strict=True):
-        if name in row_of_file:
-            where = f"{table.path}: row {table.lines[place]}"
-            raise DataError(f"{name} is the file of row {row_of_file[name]} too", where=where)
-        row_of_file[name] = table.lines[place]
+        line = table.lines[place]
+        first = line_of_file.setdefault(name, line)
+        if first != line:
+            where = f"{table.path}: row {line}"
+            raise DataError(f"{name} is the file of row {first} too", where=where)

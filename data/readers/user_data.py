@@ -46,10 +46,10 @@ def path_of(name: str, settings: DataSettings) -> Path:
 def read_own(name: str, classes: tuple[str, ...], shape: Shape, settings: DataSettings) -> Raw:
     """Return the data of KIND:PATH. Raises DataError, one sentence, for what cannot be trained on."""
     kind, path = kind_and_path(name, settings)
-    if kind == "npz":
-        return npz.read_npz(path, settings)
     if kind == "medmnist":
-        return medmnist.read(path, settings)
+        path = medmnist.fetched(path, settings)
+    if kind not in SCANS:
+        return npz.read_npz(path, settings)
     return filled(divided(SCANS[kind](path, settings), classes, shape, settings), settings)
 
 
@@ -135,7 +135,8 @@ def _guess(name: str, settings: DataSettings) -> Guess:
     if kind == "npz":
         return npz.guess_settings(path, settings)
     if kind == "medmnist":
-        return medmnist.guess_settings(path, settings)
+        names = medmnist.class_names(path)
+        return npz.guess_settings(medmnist.fetched(path, settings), settings, names)
     manifest = SCANS[kind](path, settings)
     inputs = manifest.inputs
     notes: list[Remedy] = [*manifest.notes, *manifest.meaning]
