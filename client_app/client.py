@@ -227,11 +227,12 @@ class Upload:
     The server calls it for a reply that has the stated tensors. `classes` is C, `samples` the client's number of
     training samples, or None if the server does not know it. Raises InvalidReply.
     """
-    once: bool = False
-    """True: the variant's `answer` is sent once in a run. False: the upload is sent with every update."""
     question: str = ""
-    """Name of the question that the server asks all clients before round 1; "" if it asks none. The answers are int64
-    tensors, and clients have their sum in `client.broadcast`."""
+    """Name of the question that the server asks all clients once, and that `answer` answers; "" where the upload is
+    sent with every update."""
+    at_end: bool = False
+    """False: it is asked before round 1. The answers are int64 tensors, and clients have their sum in
+    `client.broadcast`. True: it is asked after the last round, and only the server has the answers."""
     question_needs: str = ""
     """The variant whose sum clients need for their answer. Its question is asked first, and the sum is then sent with
     this question, in `client.broadcast`."""
@@ -247,14 +248,18 @@ class Upload:
     """
 
     def __post_init__(self) -> None:
-        if self.question and not self.once:
-            raise ValueError(f"the answer to {self.question} is sent once: Upload(once=True)")
         if self.by_client and self.returned:
             raise ValueError("the clients' answers are not sent to each other: returned=False")
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it answers a question before round 1."""
+        return self.question != "" and not self.at_end
 
 
 NEEDS: Mapping[str, str] = {
     "batch-norm": "the model has batch norm, and no other variant decides which of its tensors stay on the client",
+    "fixed-features": "the features stay as they are: what is deployed is made of answers before round 1 alone",
     "images": "the inputs are images",
     "own-head": "the features train, and no method needs a shared head: each client has its own",
     "separate-models": "every client has its own model, and no weights are shared",
@@ -340,7 +345,7 @@ class Variant(Settings):
         return None
 
     def logit_offset(self, client: Client) -> Tensor | None:
-        """Return (C,), or (C, C) with one row per label, to add to the training logits, or None. Combined by sum."""
+        """Return (C,) to add to the training logits, or None. Combined by sum."""
         return None
 
     def logit_scale(self, client: Client) -> Tensor | None:

@@ -397,11 +397,12 @@ def refuse_in_the_clear(runtime: ClientRuntime, question: str) -> None:
     if runtime.site is None or runtime.site.sums is None:
         return
     for variant in asked_variants(runtime.run_spec):
-        if variant.upload.question == question:
+        upload = variant.upload
+        if upload.is_answer and upload.question == question:
             reason = (
                 "federation.toml says sums = masked, and this question is not about a masked sum"
             )
-            raise NotAllowed(variant.upload.permission, reason)
+            raise NotAllowed(upload.permission, reason)
 
 
 def masked_reply(
@@ -418,7 +419,7 @@ def masked_reply(
     run_spec = runtime.run_spec
     by_name = {variant.name: variant for variant in asked_variants(run_spec)}
     variant = by_name.get(str(task.get("variant")))
-    if variant is None or not variant.upload.question or variant.upload.by_client:
+    if variant is None or not variant.upload.is_answer or variant.upload.by_client:
         raise NotAgreed("the run has no such variant whose answers are summed")
     runtime.policy.check_uploads({variant.name: {}})
     purpose = purpose_of(variant, run_spec)

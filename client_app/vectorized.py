@@ -288,8 +288,8 @@ def corrected(
 def facts_of(task: Task) -> State:
     """Return the tensors of a client that the loss and the offsets of gradients depend on, beside what all share."""
     facts: dict[str, Tensor] = {}
-    if task.offset is not None:
-        facts["offset"] = task.offset
+    if task.offset_C is not None:
+        facts["offset_C"] = task.offset_C
     if task.scale_C is not None:
         facts["scale_C"] = task.scale_C
     if not any(task.overriding(hook) for hook in MAPPED_HOOKS):
@@ -318,7 +318,7 @@ def seen(task: Task, about: State) -> Task:
     values = {field.name: getattr(task.client, field.name) for field in fields(Client)}
     values |= {"id": -1, "seed": -1, "samples": None, "memory": split_prefix(memory)}
     client = ClientInPass(**values, tensors=own)
-    return replace(task, client=client, offset=own.get("offset"), scale_C=own.get("scale_C"))
+    return replace(task, client=client, offset_C=own.get("offset_C"), scale_C=own.get("scale_C"))
 
 
 def stack(states: Sequence[State]) -> dict[str, Tensor]:

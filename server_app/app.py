@@ -421,7 +421,7 @@ class Run:
         These are models made from a final question to the clients, and fine-tuned ones. If the run has neither, return
         `models`, the numbers measured so far. `kept` is filled as in `RunEvaluation.evaluate`.
         """
-        has_questions = any(part.final_question for part in self.settings.deploys)
+        has_questions = any(map(self.strategy.asks_finally, self.settings.deploys))
         if not has_questions and not self.settings.training.finetune_epochs:
             return models
         ask_finally(self.strategy, self.grid)

@@ -184,8 +184,12 @@ def best_checkpoint(folder: RunFolder, round: int) -> Checkpoint:
 
 def head_hashes(strategy: Rounds) -> dict[str, dict[str, str]]:
     """Return for the summary a hash of each model with a head in closed form; nothing where there is none."""
-    heads = {part.name for part in strategy.deploys if part.closed_form} & strategy.deployed.keys()
-    digests = {name: digest([strategy.deployed[name]]) for name in sorted(heads)}
+    heads = [part.name for part in strategy.deploys if "fixed-features" in part.needs]
+    digests = {
+        name: digest([strategy.deployed[name]])
+        for name in sorted(heads)
+        if name in strategy.deployed
+    }
     return {"model-hashes": digests} if digests else {}
 
 

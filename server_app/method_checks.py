@@ -58,10 +58,10 @@ def check(method: Method) -> list[str]:
             rule = "gives other numbers when it is repeated: draw from client.generator"
             raise ContractViolation(rule)
     # A rule about a thing that no part of the method does is left out.
-    questions = [variant.upload.question for variant in trial.variants]
-    questions += [part.final_question for part in trial.deploys]
     answered = [
-        f"It accepts the answers to its question {question}." for question in questions if question
+        f"It accepts the answers to its question {variant.upload.question}."
+        for variant in trial.variants
+        if variant.upload.question
     ]
     return [
         "It trains two rounds where a client lacks classes, holds one class alone, and holds a single sample.",
@@ -96,7 +96,6 @@ class TrialRun(Rounds):
             run_spec,
             clients=len(counts),
             combine=SERVER_METHODS[method.combine or FedAvg.name](),
-            monitors=[SERVER_METHODS[method.monitor]()] if method.monitor else [],
             deploys=[SERVER_METHODS[method.deploy]()] if method.deploy else [],
             examples={number: len(samples) for number, samples in enumerate(self.samples)},
             holdout=samples_of((2,) * CLASSES, len(counts)),

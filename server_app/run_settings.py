@@ -159,7 +159,6 @@ class RunSettings:
     parts: ComposedMethod
     variants: tuple[Variant, ...]
     combine: ServerMethod
-    monitors: tuple[ServerMethod, ...]
     deploys: tuple[ServerMethod, ...]
     known_run_id: str = dataclasses.field(default="", compare=False)
     """The run id if it is fixed, else "": it then stays, even if a user's model file changes while the run trains."""
@@ -177,7 +176,7 @@ class RunSettings:
     @property
     def serving(self) -> tuple[ServerMethod, ...]:
         """The server methods."""
-        return (self.combine, *self.monitors, *self.deploys)
+        return (self.combine, *self.deploys)
 
     def stated(self) -> Iterator[tuple[str, Any, object]]:
         """Yield key, value and default of every setting that this run uses, those of the method's parts last."""

@@ -105,7 +105,6 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         parts=parts,
         variants=tuple(sections[name] for name in parts.variants),
         combine=sections[parts.combine],
-        monitors=tuple(sections[name] for name in parts.monitors),
         deploys=tuple(sections[name] for name in parts.deploys),
     )
     check(run)

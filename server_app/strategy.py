@@ -78,7 +78,6 @@ def strategy_of(
         clients=settings.data.clients,
         participation=settings.general.participation,
         combine=settings.combine,
-        monitors=settings.monitors,
         deploys=settings.deploys,
         optimizer=settings.general.optimizer,
         exchange=settings.exchange_in_force,

@@ -39,7 +39,7 @@ class FederatedFeatures(ServerMethod):
         return {"features": features_CMD, **random_head(classes, width, draws)}
 
     def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
-        return {self.consumes: {"weight": state["weight"], "bias": state["bias"]}}
+        return {self.uses: {"weight": state["weight"], "bias": state["bias"]}}
 
     def deploy(
         self,
@@ -51,7 +51,7 @@ class FederatedFeatures(ServerMethod):
         if self.features_per_class == 0:
             return Deployment({self.name: shared}, state)
         state = on_device(state, server.device)
-        uploads = [update.uploads[self.consumes] for update in updates]
+        uploads = [update.uploads[self.uses] for update in updates]
         wanted_NCE, held = mean_gradients(uploads, server.device)
         features_CMD = self.match(state["features"], state, wanted_NCE, held)
 
@@ -112,7 +112,7 @@ class CReFF(FederatedFeatures):
     """
 
     name: ClassVar[str] = "creff"
-    consumes: ClassVar[str] = "feature-gradients"
+    uses: ClassVar[str] = "feature-gradients"
     loss_name: ClassVar[str] = "matching-loss"
     units: ClassVar[Mapping[str, Unit]] = {
         "matching-loss": Unit.NONE,

@@ -26,7 +26,7 @@ class CReFFCode(FederatedFeatures):
     """
 
     name: ClassVar[str] = "creff-code"
-    consumes: ClassVar[str] = "augmented-gradients"
+    uses: ClassVar[str] = "augmented-gradients"
     loss_name: ClassVar[str] = "matching-loss-code"
     units: ClassVar[Mapping[str, Unit]] = {"matching-loss-code": Unit.NONE}
 

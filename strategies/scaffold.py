@@ -21,7 +21,7 @@ class Scaffold(ServerMethod):
     """
 
     name: ClassVar[str] = "scaffold"
-    consumes: ClassVar[str] = "control-variates"
+    uses: ClassVar[str] = "control-variates"
 
     def initial_state(self, server: Server) -> State:
         """Return c = 0 for every shared parameter."""
@@ -34,7 +34,7 @@ class Scaffold(ServerMethod):
         controls = {}
         for name, control in state.items():
             controls[name] = control.to(server.start[name].dtype)
-        return {self.consumes: controls}
+        return {self.uses: controls}
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
@@ -42,7 +42,7 @@ class Scaffold(ServerMethod):
         shared = weighted_mean([update.shared for update in updates], [1.0] * len(updates))
         names = list(state)
         controls = empty(state, names)
-        changes = [update.uploads[self.consumes] for update in updates]
+        changes = [update.uploads[self.uses] for update in updates]
         add_shares = partial(control_after, clients=server.clients)
         fill([controls], add_shares, [state, *changes], names, CHUNK)
         return shared, controls

@@ -81,7 +81,7 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
         rounds.states[STANDARDIZATION] = columns.standardization(total)
         asked = True
     for variant in in_order_of_asking(rounds.variants):
-        if variant.upload.question and variant.name not in rounds.states:
+        if variant.upload.is_answer and variant.name not in rounds.states:
             rounds.states[variant.name] = answers_of_all(rounds, grid, variant)
             asked = True
     return asked
@@ -162,15 +162,16 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
     checkpoint repeats both.
     """
     for part in rounds.deploys:
-        question = part.final_question
-        if not question:
+        if not rounds.asks_finally(part):
             continue
+        variant = rounds.server.variants[part.uses]
+        question = variant.upload.question
         exchange = ask(rounds, grid, {"question": question})
-        refuse_invalid(rounds, exchange, rounds.server.variants[question])
+        refuse_invalid(rounds, exchange, variant)
         min_reply_share = rounds.exchange_settings.min_reply_share
         exchange.check_enough(min_reply_share, f"question {question} for {part.name}")
 
-        answers = exchange.uploads(question)
+        answers = exchange.uploads(variant.name)
         began = time.perf_counter()
         result = RoundResult(rounds.shared)
         rounds.deploy(result, [part], [], answers)

@@ -142,7 +142,6 @@ class Rounds:
         clients: int,
         participation: float = 1.0,
         combine: ServerMethod,
-        monitors: Sequence[ServerMethod] = (),
         deploys: Sequence[ServerMethod] = (),
         optimizer: ServerOptimizer | None = None,
         exchange: ExchangeSettings | None = None,
@@ -159,7 +158,6 @@ class Rounds:
         self.is_evaluated = is_evaluated
         self.combine = combine
         self.optimizer = optimizer or ServerOptimizer()
-        self.monitors = monitors
         self.deploys = deploys
         self.exchange_settings = exchange or ExchangeSettings()
         self.assigner = assigner or NodeAssigner()
@@ -208,7 +206,7 @@ class Rounds:
     @property
     def parts(self) -> list[ServerMethod]:
         """The server methods of this run."""
-        return [self.combine, *self.monitors, *self.deploys]
+        return [self.combine, *self.deploys]
 
     def ask(self, grid: Grid, clients: Sequence[int], request: Request) -> Exchange:
         """Send a request to clients and return their replies.
@@ -290,7 +288,7 @@ class Rounds:
             examples |= zip(saved["clients"].tolist(), saved["counts"].tolist(), strict=True)
         answers = {}
         for variant in self.variants:
-            if variant.upload.question and variant.name in self.states:
+            if variant.upload.is_answer and variant.name in self.states:
                 answers[variant.name] = self.states[variant.name]
         self.server = replace(
             self.server,
@@ -398,12 +396,6 @@ class Rounds:
         No attribute changes, so that `finish_round` can discard a result that is not finite and compute another.
         """
         states: dict[str, State] = {}
-        metrics: dict[str, float | Sequence[float]] = {}
-        for part in self.monitors:
-            state, numbers = part.monitor(self.server, self.states[part.name], updates)
-            states[part.name] = state
-            metrics |= numbers
-
         before = self.states[self.combine.name]
         combined, state = self.combine.combine(self.server, before, updates)
         states[self.combine.name] = state
@@ -412,7 +404,7 @@ class Rounds:
         shared, state = self.optimizer.step(self.server, before, combined)
         states["server-optimizer"] = state
 
-        result = RoundResult(shared, states, metrics=metrics)
+        result = RoundResult(shared, states)
         # Nothing is deployed from weights that are not finite: a method may fail on them. `finish_round` checks the
         # deployed models as well.
         if not result.not_finite():
@@ -420,11 +412,14 @@ class Rounds:
             due = [
                 part
                 for part in self.deploys
-                # What a final question is asked for is deployed once, after the last round: `ask_finally`.
-                if not part.final_question and (evaluated or not part.deploys_for_evaluation)
+                if not self.asks_finally(part) and (evaluated or not part.deploys_for_evaluation)
             ]
             self.deploy(result, due, updates)
         return result
+
+    def asks_finally(self, part: ServerMethod) -> bool:
+        """Return whether a part deploys once, from the answers to a question after the last round."""
+        return part.uses != "" and self.server.variants[part.uses].upload.at_end
 
     def without_largest(
         self, exchange: Exchange, updates: Sequence[Update], unfit: str

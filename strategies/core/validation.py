@@ -205,8 +205,9 @@ def check_tensors(state: State, specs: Mapping[str, TensorSpec]) -> None:
 def check_uploads(
     uploads: Mapping[str, State], server: Server, parts: Sequence[ServerMethod]
 ) -> None:
-    """Raise RejectedUpdate if an upload that a part consumes is missing or invalid, or one is consumed by no part."""
-    due = {part.consumes for part in parts if part.consumes}
+    """Raise RejectedUpdate if an upload that a part uses is missing or invalid, or one is used by no part."""
+    used = {part.uses for part in parts if part.uses}
+    due = {name for name in used if not server.variants[name].upload.question}
     for name in sorted(due):
         if name not in uploads:
             raise RejectedUpdate(f"upload {name} is missing")

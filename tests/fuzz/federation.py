@@ -204,7 +204,7 @@ def training(rounds: Rounds, grid: Any) -> Made:
 
 
 def final(rounds: Rounds, grid: Any) -> Made:
-    if not any(part.final_question for part in rounds.deploys):
+    if not any(map(rounds.asks_finally, rounds.deploys)):
         return {}, [], []
     ask_finally(rounds, grid)
     return rounds.last.failures, [*rounds.states.values(), *rounds.deployed.values()], []

@@ -21,7 +21,7 @@ from strategies import SERVER_METHODS
 from strategies.core.server import Server, ServerMethod
 
 Train = Callable[..., FinishedRun]
-PLACES = ("combine", "monitor", "deploy")
+PLACES = ("combine", "deploy")
 TINY: dict[str, Any] = {
     "clients": 3,
     "participation": 0.75,

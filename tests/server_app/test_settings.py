@@ -173,7 +173,7 @@ def test_what_contradicts_another_setting_is_refused(config: Mapping[str, Any], 
 def model_for(method: str) -> str:
     """Return a model with which the method goes: with batch norm, or with fixed features for a head in closed form."""
     kinds = [SERVER_METHODS[name] for name in METHODS[method].serving]
-    return "linear" if any(kind.closed_form for kind in kinds) else "mlp-bn"
+    return "linear" if any("fixed-features" in kind.needs for kind in kinds) else "mlp-bn"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -135,7 +135,7 @@ def deploy(
     method = CReFF(**{"features_per_class": 6, "feature_steps": 1, "head_steps": 4, **settings})
     state = method.initial_state(replace(server, round=0))
     updates = [
-        Update(k, server.start, 10 * k + 1, {method.consumes: upload_of(of_class, state, seed=k)})
+        Update(k, server.start, 10 * k + 1, {method.uses: upload_of(of_class, state, seed=k)})
         for k, of_class in enumerate(counts)
     ]
     return state, method.deploy(server, state, server.start, updates)
@@ -260,7 +260,7 @@ def test_an_upload_has_ascending_classes_and_the_forms_own_columns(
     ):
         with pytest.raises(RejectedUpdate):
             check_upload(variant().upload, bad, server)
-    assert CReFF.consumes != CReFFCode.consumes
+    assert CReFF.uses != CReFFCode.uses
 
 
 def test_comparing_features_needs_a_holdout_and_features() -> None:
