@@ -148,8 +148,6 @@ class RoundRecord:
     """The numbers of the clients' methods, by VARIANT/NAME; None where they have none."""
     line: str = ""
     """The run's messages about the round."""
-    ended: str | None = None
-    """Why the run ended with this round, before the last one of its settings; None where it did not."""
     metrics: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
     """The entries of the run's methods, in JSON beside the other fields."""
 

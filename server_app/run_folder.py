@@ -102,7 +102,7 @@ class RunFolder:
                 line = f"finished earlier{self.other_code()}; overwrite = true repeats it"
                 report_line(LineAboutRun(line))
                 self.replay_to_trackers(settings)
-                self.warn_missing_rounds(rounds_run(summary, settings.general.rounds), report_line)
+                self.warn_missing_rounds(settings.general.rounds, report_line)
             # A run that begins or goes on has not diverged yet.
             self.divergence_file.unlink(missing_ok=True)
             yield summary
@@ -151,10 +151,7 @@ class RunFolder:
         return verified_file(self.divergence_file, self.run)
 
     def finished(self, rounds: int) -> dict[str, Any] | None:
-        """Return the summary of a run of so many rounds whose files are all whole, or None.
-
-        One that has ended early has all of its own rounds.
-        """
+        """Return the summary of a run of so many rounds whose files are all whole, or None."""
         return None if self.damage(rounds) else self.summary()
 
     def damage(self, rounds: int) -> str:
@@ -166,7 +163,6 @@ class RunFolder:
         if self.summary_file.exists():
             if summary is None:
                 return f"{self.summary_file} is damaged, or another run's"
-            rounds = rounds_run(summary, rounds)
             lost = self.lost(rounds)
             if rounds in lost:
                 recorded = rounds - len(lost)
@@ -282,18 +278,6 @@ class RunFolder:
             record["client"] = error.client
         record |= {"learning-rate": learning_rate, "remedy": error.remedy}
         write_text(self.divergence_file, line_of(to_json(record), indent=2))
-
-
-def rounds_run(summary: Mapping[str, Any] | None, rounds: int) -> int:
-    """Return how many rounds a run has, of `rounds` in its settings: fewer where its summary says that it ended."""
-    ended = (summary or {}).get("ended", {})
-    return int(ended.get("round", rounds))
-
-
-def why_ended_early(summary: Mapping[str, Any] | None) -> str:
-    """Return why a finished run has fewer rounds than its settings ask for; empty where it has all of them."""
-    ended = (summary or {}).get("ended", {})
-    return str(ended.get("reason", ""))
 
 
 def divergence_words(divergence: Mapping[str, Any]) -> str:

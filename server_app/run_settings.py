@@ -89,9 +89,6 @@ class GeneralSettings(Settings):
     keep_best: Annotated[str, BEST, When("rounds"), When("evaluate_every")] = ""
     """Metric on validation data, such as balanced-accuracy or loss, by which the run also keeps each model's best
     round; empty keeps only the last round."""
-    patience: Annotated[int, Ge(0), When("keep_best")] = 0
-    """With keep-best: the run ends after this many evaluated rounds in a row without an improvement of any model; 0
-    never ends it early."""
     server_optimizer: Annotated[str, OneOf("momentum", *RULES)] = "momentum"
     """The server optimizer: momentum, or adagrad, adam or yogi, which adapt the step of each coordinate."""
     server_learning_rate: Annotated[float, Gt(0)] = 1.0

@@ -27,7 +27,7 @@ LOCAL = "local-accuracy"
 
 
 def run_rounds(rounds: Rounds, grid: Grid, last: int, after_round: Callable[[int], object]) -> None:
-    """Run the rounds after `rounds.round` up to `last`, or until `rounds.ended` is set.
+    """Run the rounds after `rounds.round` up to `last`.
 
     `after_round` is called with the number of each. Without rounds the heads in closed form are deployed, as round 0.
     """
@@ -36,8 +36,6 @@ def run_rounds(rounds: Rounds, grid: Grid, last: int, after_round: Callable[[int
         rounds.deploy_without_rounds()
         after_round(0)
     for number in range(rounds.round + 1, last + 1):
-        if rounds.ended:
-            return
         clients = rounds.begin_round(number)
         rounds.finish_round(rounds.ask(grid, clients, rounds.training_request()))
         if number == last:

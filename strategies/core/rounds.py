@@ -130,8 +130,8 @@ class Rounds:
     Each round samples clients by number, checks their replies, and combines them in the order of the clients. So a
     repeated run is bit-identical, whatever the number of nodes and the order in which they reply.
 
-    The attributes `round`, `shared`, `states`, `deployed`, `memory_rounds`, `digests` and `ended` are the run's state:
-    a checkpoint stores them, and setting them resumes the run.
+    The attributes `round`, `shared`, `states`, `deployed`, `memory_rounds` and `digests` are the run's state: a
+    checkpoint stores them, and setting them resumes the run.
     """
 
     def __init__(
@@ -196,8 +196,6 @@ class Rounds:
             part.name: part.initial_state(self.server) for part in self.parts
         }
         self.deployed: dict[str, State] = {AVERAGE: self.shared}
-        self.ended = ""
-        """Why the run ends early; "" if it does not."""
         self.best_rounds: Sequence[int] = ()
         """Rounds whose memory the clients keep, in addition to that of the latest rounds."""
         self.last = Round(())

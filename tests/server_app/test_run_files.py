@@ -118,7 +118,7 @@ def test_a_record_comes_back_from_json() -> None:
     written = json.loads(json.dumps(FULL.to_json(), allow_nan=False))
     assert RoundRecord.of(written) == FULL and FULL.shortened() == FULL
     assert written["models"]["average"]["client-accuracy"]["worst-decile"] == 0.25
-    assert "ended" not in RoundRecord(1).to_json(), "what is not there has no key"
+    assert "method-numbers" not in RoundRecord(1).to_json(), "what is not there has no key"
 
 
 def test_what_is_no_number_is_null() -> None:
