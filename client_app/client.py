@@ -5,11 +5,14 @@ inputs), K clients. A name such as logits_BC ends with its shape.
 """
 
 import math
+import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from types import FunctionType
+from importlib import import_module
+from inspect import isclass
+from types import FunctionType, ModuleType
 from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -403,6 +406,7 @@ class Variant(Settings):
 REPORTING_HOOKS = frozenset({"before", "after", "answer", "upload", "check_size", "check_sum"})
 """Members that cannot change training: their results are sent, saved, checked, or read by another hook."""
 
+Part = TypeVar("Part")
 Hook = TypeVar("Hook", bound=Callable[..., Tensor | None])
 
 
@@ -434,3 +438,20 @@ def affects_training(variant_class: type[Variant]) -> bool:
         if is_hook and name not in REPORTING_HOOKS and overrides(variant_class, name):
             return True
     return False
+
+
+def parts_in(package: ModuleType, base: type[Part]) -> dict[str, type[Part]]:
+    """Return the subclasses of `base` that a package's modules define and name, by their names, in order."""
+    modules = [
+        import_module(f"{package.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(package.__path__)
+    ]
+    parts: dict[str, type[Part]] = {}
+    for module in modules:
+        for part in vars(module).values():
+            if not isclass(part) or not issubclass(part, base):
+                continue
+            name = vars(part).get("name")  # its own, not one that it inherits
+            if name is not None:
+                parts[name] = part
+    return parts

@@ -34,7 +34,6 @@ from server_app.checkpoint import (
 from server_app.composition import row_name
 from server_app.evaluation import by_group
 from server_app.plugins import check_new_methods, sources_of
-from server_app.predictions import write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Seconds, divided
 from server_app.round_selection import BestRounds, refuse_unvalidated, summarize
 from server_app.run_evaluation import RunEvaluation
@@ -363,7 +362,7 @@ class Run:
             self.update_best(round, models)
         models = self.best.marked(round, models)
         if is_last:
-            write_predictions(self.folder, kept)
+            self.folder.write_predictions(kept)
         now = time.perf_counter()
         last = self.strategy.last
         known, _ = divided(Seconds, last.seconds)

@@ -20,9 +20,9 @@ from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data.text import LineSink
 from server_app.round_selection import BestRounds
 from server_app.run_folder import RunFolder
-from strategies.core.reading import DIGESTS
 from strategies.core.rounds import Rounds
 from strategies.core.server import AVERAGE
+from strategies.core.validation import DIGESTS
 
 Entry = TypeVar("Entry")
 

@@ -95,7 +95,7 @@ class RunEvaluation:
     ) -> dict[str, ModelNumbers]:
         """Return every model's numbers on test and validation set.
 
-        `kept` gets the models' outputs on the server's test set: see `write_predictions`. `personal`
+        `kept` gets the models' outputs on the server's test set: see `RunFolder.write_predictions`. `personal`
         names the clients' own models.
         """
         if self.by_clients:

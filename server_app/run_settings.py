@@ -43,7 +43,7 @@ from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
 from server_app.plugins import load_agreed_module, register, sources_of
 from server_app.round_selection import METRICS
-from strategies.core.exchange_settings import ExchangeSettings
+from strategies.core.node_assignment import ExchangeSettings
 from strategies.core.server import ServerMethod
 from strategies.core.server_optimizer import FORMS, RULES, ServerOptimizer
 

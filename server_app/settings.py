@@ -33,7 +33,7 @@ from server_app.keys import built, no_such, read_text, read_texts, typed
 from server_app.plugins import load_agreed_module, register
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from server_app.setting_rules import check
-from strategies.core.exchange_settings import ExchangeSettings
+from strategies.core.node_assignment import ExchangeSettings
 
 NOT_SETTINGS = (QUESTION, RUN_SIGNATURE)
 """Keys of flwr's run config that are no settings of a run."""

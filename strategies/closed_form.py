@@ -12,9 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from client_app.integer_grid import from_triangle
 from client_app.state import State
-from client_app.variants.feature_statistics import GridStatistics
+from client_app.variants.feature_statistics import GridStatistics, from_triangle
 from data import Rule
 from data.text import any_number
 from strategies.core.server import Deployment, Numbers, Server, ServerMethod, Unit, Update

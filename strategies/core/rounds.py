@@ -28,10 +28,8 @@ from strategies.core.exchange import (
     client_name,
     collect_replies,
 )
-from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.masked_sums import MaskedSums
-from strategies.core.node_assignment import NodeAssigner
-from strategies.core.reading import DIGESTS
+from strategies.core.node_assignment import ExchangeSettings, NodeAssigner
 from strategies.core.server import AVERAGE, Diverged, Numbers, Server, ServerMethod, Update
 from strategies.core.server_optimizer import ServerOptimizer
 from strategies.core.update_statistics import (
@@ -41,6 +39,7 @@ from strategies.core.update_statistics import (
     update_statistics,
 )
 from strategies.core.validation import (
+    DIGESTS,
     RejectedUpdate,
     UpdateOutOfRange,
     checked_update,

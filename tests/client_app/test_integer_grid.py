@@ -10,20 +10,18 @@ from client_builders import batches_of, client_of, linear_model
 from torch import Tensor
 
 from client_app.client import Client, InvalidReply
-from client_app.integer_grid import (
-    IntegerGrid,
-    class_sums,
-    from_triangle,
-    weighted_gram,
-)
 from client_app.state import State
 from client_app.variants.feature_statistics import (
     BalancedStatistics,
     ClassMeans,
     FeatureStatistics,
     GridStatistics,
+    IntegerGrid,
     LabelCounts,
     balanced_weights,
+    class_sums,
+    from_triangle,
+    weighted_gram,
 )
 from data import SettingError
 

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
 from in_process import FinishedRun, ManyNodes, Tamper, TamperingGrid, drop, number_of, small
 
-from client_app.messages import from_flower, kind_of, pack, to_flower, unpack
+from client_app.messages import kind_of, pack, to_flower, unpack
 from client_app.optimizer import coefficient_sum
 from client_app.training import steps_of
 from data import federate
@@ -23,8 +23,7 @@ from strategies.core.exchange import (
     Exchange,
     TooFewReplies,
 )
-from strategies.core.exchange_settings import ExchangeSettings
-from strategies.core.node_assignment import TooFewNodes, wait_for_nodes
+from strategies.core.node_assignment import ExchangeSettings, TooFewNodes, wait_for_nodes
 
 Train = Callable[..., FinishedRun]
 Spoil = Callable[[RecordDict, int], object]
@@ -318,7 +317,7 @@ def test_the_mean_and_its_momentum_are_flowers(tmp_path: Path, method: str, thei
             for client, count in enumerate(examples):
                 state = {
                     name: tensor + torch.randn(tensor.shape, generator=generator)
-                    for name, tensor in from_flower(arrays).items()
+                    for name, tensor in arrays.to_torch_state_dict().items()
                 }
                 steps = steps_of(count, settings.training)
                 work = coefficient_sum(steps, settings.training.momentum)
@@ -333,7 +332,7 @@ def test_the_mean_and_its_momentum_are_flowers(tmp_path: Path, method: str, thei
             exchange.receive([Message(mine, reply_to=asked)], assignment)
             ours.finish_round(exchange)
             flowers, _ = theirs.aggregate_train(number, replies)
-            for name, tensor in from_flower(flowers).items():
+            for name, tensor in flowers.to_torch_state_dict().items():
                 torch.testing.assert_close(ours.shared[name], tensor, rtol=1e-6, atol=1e-6)
             arrays = to_flower(ours.shared)
     weighted = sum(client * count for client, count in enumerate(examples))

@@ -16,8 +16,11 @@ from client_app.client import Variant
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, digest
-from client_app.variants.augmented_gradients import AugmentedGradients
-from client_app.variants.feature_gradients import FeatureGradients, class_gradients
+from client_app.variants.feature_gradients import (
+    AugmentedGradients,
+    FeatureGradients,
+    class_gradients,
+)
 from data import Samples, SettingError
 from strategies.core.server import Deployment, Server, Update
 from strategies.core.validation import RejectedUpdate, check_upload
