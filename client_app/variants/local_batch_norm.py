@@ -1,4 +1,4 @@
-"""Batch norm stays on the client: all of it (FedBN, Li et al. 2021), or its statistics (SiloBN, Andreux et al. 2020)."""
+"""Batch norm stays on the client: all of it (FedBN, Li et al. 2021) or its statistics (SiloBN, Andreux et al. 2020)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
