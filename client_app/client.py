@@ -312,9 +312,6 @@ class Variant(Settings):
         """The states that a client sends in addition to its model."""
         return Upload()
 
-    def check_size(self, samples: int) -> None:
-        """Raise SettingError if the variant's settings contradict `samples`, the training samples of all clients."""
-
     def check_sum(self, total: State) -> None:
         """Raise SettingError if the variant's settings contradict `total`, the sum of the answers to its question."""
 
@@ -403,7 +400,7 @@ class Variant(Settings):
         return {}
 
 
-REPORTING_HOOKS = frozenset({"before", "after", "answer", "upload", "check_size", "check_sum"})
+REPORTING_HOOKS = frozenset({"before", "after", "answer", "upload", "check_sum"})
 """Members that cannot change training: their results are sent, saved, checked, or read by another hook."""
 
 Part = TypeVar("Part")

@@ -56,8 +56,6 @@ class TrainingSettings(Settings):
     cosine falls from learning-rate to 0 along half a period."""
     schedule_rounds: Annotated[int, Ge(0), When("schedule", ("cosine",))] = 0
     """Rounds after which cosine reaches 0; 0 is all rounds of the run."""
-    warm_up: Annotated[int, Ge(0)] = 0
-    """Rounds W in which the rate rises: it is multiplied by min(1, (t + 1) / (W + 1))."""
 
     finetune_epochs: Annotated[int, Ge(0)] = 0
     """Passes over its own data in which each client trains the final model for itself, after the last round; 0 is none.
@@ -82,12 +80,8 @@ class TrainingSettings(Settings):
         rate = float(self.learning_rate)
         if self.schedule == "cosine":
             end = max(self.schedule_rounds, 1)
-            rate = rate * (1 + math.cos(math.pi * min(t, end) / end)) / 2
-        else:
-            rate = float(rate * self.learning_rate_decay ** (t // self.learning_rate_decay_every))
-        if not self.warm_up:
-            return rate
-        return rate * min(1.0, (t + 1) / (self.warm_up + 1))
+            return rate * (1 + math.cos(math.pi * min(t, end) / end)) / 2
+        return float(rate * self.learning_rate_decay ** (t // self.learning_rate_decay_every))
 
     def local_optimizer(self, parameters: Iterable[Tensor], round: int) -> "LocalOptimizer":
         """Return the optimizer of a client's round, which moves these very tensors."""

@@ -22,7 +22,7 @@ PROBES = "probes"
 WITHOUT_EFFECT_ON_COSTS = (WITHOUT_EFFECT_ON_NUMBERS - {"device"}) | {
     "seed", "rounds", "evaluate-every", "keep-best", "alpha",
     "learning-rate", "learning-rate-decay", "learning-rate-decay-every",
-    "schedule", "schedule-rounds", "warm-up",
+    "schedule", "schedule-rounds",
     "momentum", "weight-decay", "server-learning-rate", "server-momentum", "server-momentum-form",
     "server-optimizer", "server-adaptivity",
 }  # fmt: skip

@@ -67,6 +67,10 @@ class FeatureGradients(Variant):
         return Contribution(upload={"classes": held, "gradients": gradients_nCD.cpu()})
 
 
+DRAWN = 32
+"""Samples of a class in each draw of augmented-gradients."""
+
+
 @dataclass(frozen=True)
 class AugmentedGradients(Variant):
     """Send g_c, of the re-trained head's weight and bias, for every class c held, as the code beside the paper does.
@@ -85,8 +89,6 @@ class AugmentedGradients(Variant):
     """Minimum number of samples that a class must have for the client to send it."""
     repeats: Annotated[int, Ge(1)] = 10
     """Number of draws of samples and of an operation; the gradient is their mean."""
-    batch_size: Annotated[int, Ge(1)] = 32
-    """Samples of a class in each draw, without replacement; all when there are fewer."""
 
     @property
     def upload(self) -> Upload:
@@ -116,10 +118,10 @@ class AugmentedGradients(Variant):
         return Contribution(upload={"classes": classes_n, "gradients": mean_nCE.cpu()})
 
     def drawn_samples(self, labels_N: Tensor, label: int, draws: torch.Generator) -> Tensor:
-        """Return (B,): random samples of one class, `batch-size` of them or all."""
+        """Return (B,): DRAWN random samples of one class without replacement, or all."""
         members_M = (labels_N == label).nonzero().flatten()
         order_M = torch.randperm(len(members_M), generator=draws)
-        first_B = order_M[: self.batch_size].to(members_M.device)
+        first_B = order_M[:DRAWN].to(members_M.device)
         return members_M[first_B]
 
     @staticmethod

@@ -50,13 +50,6 @@ class IntegerGrid:
         largest_product = 1 << 2 * self.bits
         return samples * weight * largest_product
 
-    def most_bits(self, samples: int, weight: int) -> int:
-        """Return the largest number of bits with which the sums of so many samples fit an int64; 0 where none does."""
-        for bits in range(self.bits, 0, -1):
-            if IntegerGrid(bits, self.range).largest_sum(samples, weight) <= LARGEST_SUM:
-                return bits
-        return 0
-
     def integers(self, features_ND: Tensor) -> Tensor:
         """Return (N, D) int64, rounded half to even. Raises FloatingPointError for a feature that is not finite."""
         if not features_ND.isfinite().all():
@@ -160,14 +153,6 @@ class GridStatistics(Variant):
             tensors["triangle"] = integers(width * (width + 1) // 2)
         return tensors
 
-    def check_size(self, samples: int) -> None:
-        """Raise SettingError where the sums of so many samples, all clients together, could overflow an int64."""
-        if self.grid.largest_sum(samples, self.largest_weight) <= LARGEST_SUM:
-            return
-        most = self.grid.most_bits(samples, self.largest_weight)
-        rule = f"could overflow 64-bit sums of {samples} samples: must be at most {most}"
-        raise SettingError(f"{self.name}.bits", self.bits, rule)
-
     def answer(self, client: Client, question: str) -> State:
         """Return int64 "counts" (C,), "sums" (C, D), "outside" (1 + DOUBLINGS,), and "triangle" where squares count.
 
@@ -213,11 +198,13 @@ class GridStatistics(Variant):
         return counted
 
     def check_sum(self, total: State) -> None:
-        """Raise SettingError where more than a share CLIPPED of all clients' values lies outside the range.
-
-        `total` is the sum of the answers.
+        """Raise SettingError where more than a share CLIPPED of all clients' values lies outside the range, or the sums
+        of so many samples could overflow an int64. `total` is the sum of the answers.
         """
         samples = int(total["counts"].sum())
+        if self.grid.largest_sum(samples, self.largest_weight) > LARGEST_SUM:
+            rule = f"could overflow 64-bit sums of {samples} samples: must be less"
+            raise SettingError(f"{self.name}.bits", self.bits, rule)
         features = total["sums"].shape[-1]
         values = samples * features
         shares = [count / values for count in total["outside"].tolist()]
