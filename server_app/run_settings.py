@@ -34,6 +34,7 @@ from client_app.run_spec import RunSpec
 from client_app.state import size
 from client_app.training import private_names
 from client_app.user_code import file_hash
+from client_app.vectorized import fitting_clients
 from data import DataSettings, OneOf, Rule, SettingError, Settings, When
 from data.agreement import Agreement
 from data.errors import Remedy
@@ -224,6 +225,18 @@ class RunSettings:
     def has_batch_norm(self) -> bool:
         """Whether the model has batch norm. Raises SettingError for inputs that it cannot take."""
         return takes_batch_norm(self.general.model, self.data, self.model)
+
+    @property
+    def clients_per_pass(self) -> int:
+        """The setting clients-per-pass, 0 resolved; a site is one client."""
+        stated = self.training.clients_per_pass
+        if stated:
+            return stated
+        trains_backbone = is_backbone(self.general.model) and self.model.freeze != "all"
+        if self.agreement is not None or trains_backbone:
+            return 1
+        model = sized_model(self.general.model, self.input_shape, self.data.num_classes, self.model)
+        return fitting_clients(model, self.input_shape, self.training.batch_size)
 
     @cached_property
     def weights_sha256(self) -> str:

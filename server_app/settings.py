@@ -108,7 +108,9 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         deploys=tuple(sections[name] for name in parts.deploys),
     )
     check(run)
-    return run
+    if training.clients_per_pass:
+        return run
+    return replace(run, training=replace(training, clients_per_pass=run.clients_per_pass))
 
 
 def absolute(folder: str) -> str:
