@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -275,28 +275,30 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
         if policy is not None:
             policy.check_update(shared, report)
 
-        states = {"model": report.shared}
-        states |= {f"upload/{name}": state for name, state in report.uploads.items()}
         digests = dict(runtime.digests)
         if report.memory:
             folder = runtime.memory_folder(number)
             digests["memory"] = save_memory(folder, round, report.memory)
-        return ClientReply(
-            states=states,
-            metrics={
-                "num-examples": report.examples,
-                "loss": report.loss,
-                "steps": report.trained.steps,
-                "coefficient-sum": report.trained.coefficient_sum,
-                "seconds": seconds,
-                **report.numbers,
-            },
-            # A site does not tell the server about its processes and GPUs.
-            worker={} if policy is not None else worker(runtime),
-            digests=digests,
-        )
+        reply = reply_of(report, seconds, digests)
+        # A site does not tell the server about its processes and GPUs.
+        return reply if policy is not None else replace(reply, worker=worker(runtime))
 
     return handle
+
+
+def reply_of(report: Report, seconds: float, digests: Mapping[str, str]) -> ClientReply:
+    """Return the reply to a request to train: what the report sends, and the seconds of the client's work."""
+    states = {"model": report.shared}
+    states |= {f"upload/{name}": state for name, state in report.uploads.items()}
+    metrics = {
+        "num-examples": report.examples,
+        "loss": report.loss,
+        "steps": report.trained.steps,
+        "coefficient-sum": report.trained.coefficient_sum,
+        "seconds": seconds,
+        **report.numbers,
+    }
+    return ClientReply(states, metrics, digests=digests)
 
 
 def train_in_passes(

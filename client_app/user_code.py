@@ -161,21 +161,6 @@ def look_in_folder() -> None:
         sys.path.append(folder)
 
 
-def file_hash(name: str) -> str:
-    """Return a hash of the file of MODULE:NAME, or nothing where there is no such file."""
-    module_name = name.partition(":")[0]
-    if module_name in _agreed:
-        return _agreed[module_name].sha256
-    look_in_folder()
-    try:
-        spec = importlib.util.find_spec(module_name)
-        if spec is None or spec.origin is None:
-            return ""
-        return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
-    except (ImportError, ValueError, OSError):  # `load` says what is wrong
-        return ""
-
-
 def source_hash(*modules: str) -> str:
     """Return a hash of imported modules' files; of one in a package of all the package's."""
     sha = hashlib.sha256()

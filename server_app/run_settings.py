@@ -33,7 +33,7 @@ from client_app.process import code_version
 from client_app.run_spec import RunSpec
 from client_app.state import size
 from client_app.training import private_names
-from client_app.user_code import file_hash
+from client_app.user_code import source_hash
 from client_app.vectorized import fitting_clients
 from data import DataSettings, OneOf, Rule, SettingError, Settings, When
 from data.agreement import Agreement
@@ -304,7 +304,8 @@ class RunSettings:
         if self.model.weights:
             settings["weights"] = self.weights_sha256
         if is_own_model(self.general.model):
-            settings["model's file"] = file_hash(self.general.model)
+            module, _, _ = self.general.model.partition(":")
+            settings["model's files"] = source_hash(module)
         sources = sources_of(self.parts.names)
         if sources:
             settings["method's files"] = sources

@@ -170,7 +170,8 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
         answers = exchange.uploads(variant.name)
         began = time.perf_counter()
         result = RoundResult(rounds.shared)
-        rounds.deploy(result, [part], [], answers)
+        server = replace(rounds.server, final_answers=answers)
+        result.deploy(server, [part], rounds.states, [])
         rounds.adopt(result)
 
         last = rounds.last

@@ -301,7 +301,7 @@ class Rounds:
         """Deploy the heads in closed form for rounds = 0. No averaged model is deployed, as no client has trained."""
         self.begin_round(0)
         result = RoundResult(self.shared)
-        self.deploy(result, self.deploys, [])
+        result.deploy(self.server, self.deploys, self.states, [])
         self.deployed = {}
         self.adopt(result)
 
@@ -319,17 +319,6 @@ class Rounds:
             seconds={"clients": 0.0, "client-work": 0.0, "server": seconds},
             metrics=result.metrics,
         )
-
-    def deploy(
-        self,
-        result: RoundResult,
-        parts: Sequence[ServerMethod],
-        updates: Sequence[Update],
-        final_answers: Mapping[int, State] | None = None,
-    ) -> None:
-        """Add to a result what the parts deploy beside its shared weights."""
-        server = replace(self.server, final_answers=final_answers or {})
-        result.deploy(server, parts, self.states, updates)
 
     def adopt(self, result: RoundResult) -> None:
         """Make a result that of the run. Raises Diverged if it is not finite."""
@@ -411,7 +400,7 @@ class Rounds:
                 for part in self.deploys
                 if not self.asks_finally(part) and (evaluated or not part.deploys_for_evaluation)
             ]
-            self.deploy(result, due, updates)
+            result.deploy(self.server, due, self.states, updates)
         return result
 
     def asks_finally(self, part: ServerMethod) -> bool:
