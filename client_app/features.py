@@ -153,7 +153,7 @@ def compute(
     """Return (M, D): the features of samples of this shape, one image at a time."""
     make_deterministic()
     # With freeze = all `build` returns the head alone. The head here is not used, so its classes and seed are any.
-    whole = replace(settings, freeze="stages") if settings.freeze == "all" else settings
+    whole = replace(settings, freeze="none")
     backbone = build(model, shape, classes=2, seed=0, settings=whole)
     backbone.to(device).eval()
     # One by one: whether a kernel rounds a batch's last lanes alike depends on the build of torch.

@@ -112,7 +112,7 @@ class Task:
     def teacher_logits(self, inputs_B: Tensor) -> Tensor:
         """Return (B, C) logits of the model as received, in eval mode; the model's mode is restored."""
         model = self.client.model
-        modes = [(module, module.training) for module, _ in model.modes]
+        modes = [(module, module.training) for module in model.every_module]
         model.eval()
         with self.precision(inputs_B):
             logits_BC: Tensor = functional_call(model, dict(self.teacher or {}), (inputs_B,))

@@ -33,11 +33,6 @@ class AgreedModule:
     content: bytes
     module: ModuleType
 
-    @property
-    def sha256(self) -> str:
-        """The hash of its bytes."""
-        return hashlib.sha256(self.content).hexdigest()
-
 
 _agreed: dict[str, AgreedModule] = {}
 """The agreed modules of this process, by name."""

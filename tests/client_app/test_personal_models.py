@@ -140,7 +140,7 @@ def test_fedrep_trains_the_head_then_the_features() -> None:
 
 def test_fedrep_without_features_that_train_says_so() -> None:
     client = small_client()
-    client.model.freeze([client.model.features])
+    client.model.features.requires_grad_(False)
     with pytest.raises(ValueError):
         train_round(client, [HeadThenFeatures()], SETTINGS)
 
