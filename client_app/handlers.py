@@ -357,15 +357,7 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
         for kind, samples in runtime.test_sets(number).items():
             for name, measured in evaluate_models(runtime.model, models, samples).items():
                 scores[f"{kind}/{name}"] = measured
-        metrics: dict[str, float] = {}
-        if runtime.policy is not None:
-            # Local accuracy needs the site's class counts. In a simulation the server knows them and computes it.
-            counts_C = runtime.policy.counts_C
-            for name in models:
-                accuracy = scores[f"test/{name}"].local_accuracy(counts_C)
-                metrics[f"local-accuracy/{name}"] = accuracy
-        replied = {name: measured.state() for name, measured in scores.items()}
-        return ClientReply(replied, metrics)
+        return ClientReply({name: measured.state() for name, measured in scores.items()})
 
     return handle
 

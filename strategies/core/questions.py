@@ -1,6 +1,5 @@
 """A run: questions to all clients before round 1, the rounds, a question after the last; and the clients' scores."""
 
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +21,6 @@ from strategies.core.validation import RejectedUpdate, check_samples, check_uplo
 
 ClientScores = dict[str, dict[str, dict[int, Scores]]]
 """By kind of test set, model and client."""
-LOCAL = "local-accuracy"
-"""How the metrics begin, NAME/MODEL, by which a site tells its local accuracy; the server knows no counts of its."""
 
 
 def run_rounds(rounds: Rounds, grid: Grid, last: int, after_round: Callable[[int], object]) -> None:
@@ -195,9 +192,8 @@ def evaluate_on_clients(
     tested: Mapping[str, Mapping[int, Tensor]],
     personal: Sequence[str] = (),
     personal_alone: bool = False,
-) -> tuple[ClientScores, dict[int, str], dict[str, dict[int, float]]]:
-    """Return scores by kind of test set, model and client, why clients are missing from them, and by model
-    what clients tell of their local accuracy, NaN where they do not.
+) -> tuple[ClientScores, dict[int, str]]:
+    """Return scores by kind of test set, model and client, and why clients are missing from them.
 
     The models are the deployed ones and `personal`, the names of the clients' own; with `personal_alone` only these.
 
@@ -219,12 +215,7 @@ def evaluate_on_clients(
         raise Diverged(rounds.round, "the models' outputs are not finite at any client")
     min_reply_share = rounds.exchange_settings.min_reply_share
     exchange.check_enough(min_reply_share, f"evaluation after round {rounds.round}")
-    local: dict[str, dict[int, float]] = {name: {} for name in names}
-    for client, answer in exchange.answers.items():
-        for name, accuracies in local.items():
-            stated = answer.metrics.get(f"{LOCAL}/{name}", math.nan)
-            accuracies[client] = stated if 0 <= stated <= 1 else math.nan
-    return scores, exchange.failures, local
+    return scores, exchange.failures
 
 
 def scores_of(
