@@ -269,9 +269,9 @@ def of_clients(
 ) -> ModelNumbers:
     """Return the numbers of scores that clients measured themselves: pooled, and over the clients.
 
-    `counts_KC` are zeros between sites, whose local accuracy is NaN. The pooled `auroc` is over the pairs within a client:
-    the mean of the clients' own, weighted by their pairs. Values over the clients are of all K in order, NaN of one
-    without scores.
+    `counts_KC` are zeros between sites, whose local accuracy is NaN. The pooled `auroc` is over the pairs within a
+    client: the mean of the clients' own, weighted by their pairs. Values over the clients are of all K in order, NaN of
+    one without scores.
     """
     first, *others = scores.values()
     together = sum(others, first)
