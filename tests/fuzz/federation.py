@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from flwr.app import Error, Message, RecordDict
-from in_process import ManyNodes, small
+from in_process import ManyNodes, faithful, small
 
 from client_app.client import Variant
 from client_app.state import State, digest
@@ -146,7 +146,7 @@ def stages(root: Path, method: str) -> list[Stage]:
         min_reply_share=0.3,
     )
     federation, result = federate(settings.data, settings.general.seed), list[Stage]()
-    with Recorder(2, faithful=True) as grid:
+    with faithful(Recorder(2)) as grid:
         run = Run(grid, settings, federation, RunFolder(settings.folder), lambda line: None)
         rounds = run.strategy
 

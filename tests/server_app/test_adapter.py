@@ -10,7 +10,16 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
-from in_process import FinishedRun, ManyNodes, Tamper, TamperingGrid, drop, number_of, small
+from in_process import (
+    FinishedRun,
+    ManyNodes,
+    Tamper,
+    TamperingGrid,
+    drop,
+    faithful,
+    number_of,
+    small,
+)
 
 from client_app.messages import kind_of, pack, to_flower, unpack
 from client_app.optimizer import coefficient_sum
@@ -158,7 +167,7 @@ def test_every_faulty_reply_is_left_out_for_its_reason(
 ) -> None:
     """The run goes on to the bits of one in which these clients were silent; in round 2 they are back."""
     spoils = [spoil for spoil, _ in FAULTS]
-    outcome = train(grid=TamperingGrid(in_round_1(spoils), faithful=True), **CHANGES)
+    outcome = train(grid=faithful(TamperingGrid(in_round_1(spoils))), **CHANGES)
     first, second = outcome.records
     assert [*first["failures"]] == [str(client) for client in range(len(FAULTS))]
     for (_, reason), found in zip(FAULTS, first["failures"].values(), strict=True):
@@ -305,7 +314,7 @@ def test_the_mean_and_its_momentum_are_flowers(tmp_path: Path, method: str, thei
     federation = federate(settings.data, 0)
     examples = federation.counts_KC.sum(1).tolist()
     generator = torch.Generator().manual_seed(0)
-    with LocalGrid(faithful=True) as grid:
+    with faithful(LocalGrid()) as grid:
         identify()
         ours = Run(grid, settings, federation, RunFolder(settings.folder), print).strategy
         theirs.current_arrays = arrays = to_flower(ours.shared)
