@@ -182,7 +182,8 @@ class TrialRun(Rounds):
 
 def samples_of(counts: Sequence[int], seed: int) -> Samples:
     """Return random images with so many of each class."""
-    labels_N = torch.arange(CLASSES).repeat_interleave(torch.tensor(counts))
+    classes_C = torch.arange(CLASSES)
+    labels_N = classes_C.repeat_interleave(torch.tensor(counts))
     draws = torch.Generator().manual_seed(seed)
     inputs_N = torch.randn(len(labels_N), *SHAPE, generator=draws)
     # Mean 0 and deviation 1: the inputs are standardized as drawn.

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -176,16 +176,19 @@ class RunSettings:
         """The server methods."""
         return (self.combine, *self.deploys)
 
-    def stated(self) -> Iterator[tuple[str, Any, object]]:
-        """Yield key, value and default of every setting that this run uses, those of the method's parts last."""
+    @property
+    def groups(self) -> Sequence[Settings]:
+        """The settings that this run uses, those of the method's parts last."""
         run = (self.general, self.model, self.data, self.training, self.exchange)
-        for group in (*run, *self.variants, *self.serving):
-            for field in fields(group):
-                yield group.key(field.name), getattr(group, field.name), field.default
+        return (*run, *self.variants, *self.serving)
 
     def flat(self) -> dict[str, Scalar]:
         """Return the value of every setting that this run uses, by key."""
-        return {key: value for key, value, _ in self.stated()}
+        values: dict[str, Scalar] = {}
+        for group in self.groups:
+            for field in fields(group):
+                values[group.key(field.name)] = getattr(group, field.name)
+        return values
 
     def error(self, key: str, rule: str, remedy: Remedy = "") -> SettingError:
         """Return the error of a setting's value."""
@@ -295,9 +298,12 @@ class RunSettings:
     def hashed_settings(self) -> dict[str, object]:
         """Return the settings and file hashes from which the hash in the run id is computed."""
         settings: dict[str, object] = {}
-        for key, value, default in self.stated():
-            if value != default and key not in WITHOUT_EFFECT_ON_NUMBERS:
-                settings[key] = value
+        for group in self.groups:
+            for field in fields(group):
+                if not group.is_default(field.name):
+                    settings[group.key(field.name)] = getattr(group, field.name)
+        for key in WITHOUT_EFFECT_ON_NUMBERS:
+            settings.pop(key, None)
         # A file is hashed by its content, not by its path.
         if self.agreement is not None:
             settings["dataset"] = in_messages(self.agreement)
@@ -395,7 +401,10 @@ def model_line(settings: RunSettings) -> str:
     name = settings.general.model
     model = sized_model(name, settings.input_shape, settings.data.num_classes, settings.model)
     private = private_names(model, settings.variants)
-    upload = size({name: model.tensors[name] for name in model.tensors.keys() - private})
+    shared = {key: tensor for key, tensor in model.tensors.items() if key not in private}
+    upload = size(shared)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    size_text = f"{upload / 1e6:,.2f} MB" if upload >= 1e5 else f"{upload:,} bytes"
+    size_text = f"{upload:,} bytes"
+    if upload >= 1e5:
+        size_text = f"{upload / 1e6:,.2f} MB"
     return f"{name}, {parameters:,} parameters, {size_text} per upload"
