@@ -190,8 +190,8 @@ def evaluate_on_clients(
     grid: Grid,
     classes: int,
     tested: Mapping[str, Mapping[int, Tensor]],
-    personal: Sequence[str] = (),
-    personal_alone: bool = False,
+    personal: Sequence[str],
+    personal_alone: bool,
 ) -> tuple[ClientScores, dict[int, str]]:
     """Return scores by kind of test set, model and client, and why clients are missing from them.
 

@@ -159,7 +159,9 @@ def stages(root: Path, method: str) -> list[Stage]:
 
         def evaluation(rounds: Rounds, grid: Any) -> Made:
             classes = federation.dataset.num_classes
-            scores, failures = evaluate_on_clients(rounds, grid, classes, run.evaluation.tested)
+            scores, failures = evaluate_on_clients(
+                rounds, grid, classes, run.evaluation.tested, [], False
+            )
             counts, groups = run.evaluation.counts_KC, run.evaluation.groups
             numbers = [
                 of_clients(by_client, counts, groups)
@@ -168,7 +170,7 @@ def stages(root: Path, method: str) -> list[Stage]:
             ]
             return failures, [], numbers
 
-        asked = [variant for variant in rounds.variants if variant.upload.question]
+        asked = [variant for variant in rounds.variants if variant.upload.is_answer]
         for variant in sorted(asked, key=lambda variant: bool(variant.upload.question_needs)):
             stage(f"question of {variant.name}", partial(question, variant))
         rounds.begin_round(1)
