@@ -8,7 +8,6 @@ These are ordinary experiments: their runs stand in the results folder, so the s
 Every run of the three has all rounds. The test set is never read.
 """
 
-import hashlib
 import json
 import math
 import time
@@ -16,16 +15,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 from client_app.local_site import PERMISSIONS
 from client_app.ranking import MOST_RANKED
 from client_app.state import cores
-from data import DataError, SettingError, federate, load, require
-from data.partition_files import SavedPartition, save
-from data.random_draws import generator
-from fedskew.diagnosis.table import read_counts
+from data import SettingError, federate, require
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import in_sections, plan, runs
 from fedskew.formatting import plural
@@ -406,43 +401,3 @@ def permissions_of(run: RunSettings) -> set[str]:
     if declared & {*HOLDS_COUNTS}:
         declared.add("class-counts")
     return declared
-
-
-def partition_by_counts(counts: Path, settings: Mapping[str, Scalar]) -> Path:
-    """Return a partition file in which each site has as many samples of each class as a table says.
-
-    The table's classes stand for the data's first classes, in their order. The test set is the data's own samples of
-    these classes.
-
-    Args:
-        counts: the table, with a row for each site.
-        settings: of the data; the file is written into their results folder.
-
-    Raises:
-        DataError: the data have fewer classes, or fewer samples of one.
-    """
-    table = read_counts(counts)
-    data = load(parse({**settings, "method": BASELINE}).data)
-    labels_N = data.train.labels
-    draws = generator(0, "like a table")
-    parts: list[list[np.ndarray]] = [[] for _ in table.sites]
-    for label, name in enumerate(table.classes):
-        available = np.flatnonzero(labels_N == label)
-        ends_K = np.cumsum(table.counts_KC[:, label])
-        if ends_K[-1] > len(available):
-            rule = f"class {name} has {ends_K[-1]} samples, and class {label} of {data.name}"
-            remedy = "divide the counts, or state a larger data set with --set dataset"
-            raise DataError(f"{rule} {len(available)}: {remedy}", where=str(counts))
-        shuffled = draws.permutation(available)
-        for part, samples in zip(parts, np.split(shuffled, ends_K), strict=False):
-            part.append(samples)  # the last piece is left over
-    train = tuple(np.sort(np.concatenate(part)) for part in parts)
-    test = np.flatnonzero(data.test.labels < len(table.classes))
-    content = hashlib.sha256(counts.read_bytes()).hexdigest()[:10]
-    path = Path(str(settings["results"])) / f"counts-{content}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partition = SavedPartition(
-        data=data.content, train=train, test=test, domains=None, holdout=train[0][:0]
-    )
-    save(path, partition)
-    return path

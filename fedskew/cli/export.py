@@ -11,12 +11,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from data import DataError, DataSettings, SettingError, require
-from fedskew.cli.options import AsJson, MaxImagePixels, MaxUnpackedMiB, set_option
+from data import DataError, SettingError, require
+from fedskew.cli.options import AsJson, set_option
 from fedskew.cli.run_selection import checked_texts
 from fedskew.cli.terminal import console
 from fedskew.formatting import numeric, percent, terminal_table
-from fedskew.signals import at_once
 
 # These import torch, which takes seconds: the commands import them after their first checks.
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 out = console()
 READ_BY = (
     "first_label", "pixel_range", "frame", "columns", "missing", "split_seed", "test_fold", "outside_folder",
+    "max_image_pixels", "max_unpacked_mib",
 )  # fmt: skip
 """Settings by which inputs are read."""
 SHOWN_CLASSES = 10
@@ -59,9 +59,8 @@ def export(
 ) -> None:
     """Write a run's deployed model as safetensors, with a model card."""
     path = Path(run) if Path(run).is_dir() else results / run
-    with at_once():
-        from fedskew.export import from_run
-        from server_app.run_folder import RunFolder
+    from fedskew.export import from_run
+    from server_app.run_folder import RunFolder
 
     trained = from_run.TrainedRun(RunFolder(path, moved=True), model, unfinished, round)
     for file in from_run.export(trained, output or trained.usual_folder, onnx):
@@ -89,8 +88,6 @@ def predict(
             metavar="FILE", help="Write all predictions as CSV, with the table's own columns."
         ),
     ] = None,
-    max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
-    max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Annotated[
         list[str] | None,
         set_option("A setting for reading the inputs, as for `fedskew run`."),
@@ -103,19 +100,15 @@ def predict(
     for path in (model, data):
         if not path.exists():
             raise DataError("there is no such file or folder", where=str(path))
-    reading: dict[str, Any] = {
-        "max_image_pixels": max_image_pixels,
-        "max_unpacked_mib": max_unpacked_mib,
-    }
+    reading: dict[str, Any] = {}
     for key, value in checked_texts(settings, alone=False).items():
         field = key.replace("-", "_")
         require(field in READ_BY, key, value, "says nothing of how inputs are read")
         reading[field] = value
-    with at_once():
-        from client_app.process import choose_device
-        from fedskew.export.inputs import read_inputs
-        from fedskew.export.model_folder import ModelFolder
-        from fedskew.export.predict import predict as predict_inputs
+    from client_app.process import choose_device
+    from fedskew.export.inputs import read_inputs
+    from fedskew.export.model_folder import ModelFolder
+    from fedskew.export.predict import predict as predict_inputs
 
     stderr = console(stderr=True)
     folder = ModelFolder(model)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from data import DataError, SettingError
-from fedskew.cli import options
 from fedskew.cli.options import ExperimentsFile, RecordsFolder
 from fedskew.cli.records import Results, Settings, check_folder
 from fedskew.cli.run_selection import check_settings
@@ -41,10 +40,7 @@ WITHOUT_WARNINGS = {"--csv", "--latex", "--bibtex"}
 def report(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Experiments to report; default: all finished runs.",
-            autocompletion=options.experiments,
-        ),
+        typer.Argument(help="Experiments to report; default: all finished runs."),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one HTML file that opens offline.")

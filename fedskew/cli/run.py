@@ -6,10 +6,8 @@ from typing import Annotated
 import typer
 
 from data import require
-from fedskew.cli import options as shared
 from fedskew.cli.options import ExperimentsFile, RecordsFolder, method_option, set_option
 from fedskew.cli.run_selection import choose
-from fedskew.signals import at_once
 
 
 class Engine(StrEnum):
@@ -23,10 +21,7 @@ class Engine(StrEnum):
 def run(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Experiments; without one, a run from settings.",
-            autocompletion=shared.experiments,
-        ),
+        typer.Argument(help="Experiments; without one, a run from settings."),
     ] = None,
     engine: Annotated[
         Engine | None,
@@ -68,12 +63,6 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and its cost; run nothing.")
     ] = False,
-    probe: Annotated[
-        bool, typer.Option("--probe", help="As --dry-run, after a round of each training.")
-    ] = False,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write live curves (the setting tensorboard).")
-    ] = False,
     sites: Annotated[
         str,
         typer.Option(metavar="FOLDER", help="Rehearse a run of SITE/site.toml there."),
@@ -84,11 +73,7 @@ def run(
     ] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
-    options = {
-        "results": results,
-        "overwrite": overwrite or None,
-        "tensorboard": tensorboard or None,
-    }
+    options = {"results": results, "overwrite": overwrite or None}
     choice = choose(
         names or [],
         experiments,
@@ -96,7 +81,7 @@ def run(
         method or [],
         seed or [],
         options,
-        need_data=probe or not dry_run,
+        need_data=not dry_run,
     )
     several = bool(choice.experiments)
     require(several or not jobs, "--jobs", jobs, "is for several runs")
@@ -104,11 +89,11 @@ def run(
     is_allowed = records is None or choice.suite is not None
     require(is_allowed, "--records", str(records), "is for papers and its like")
     # This import loads torch, which takes a second. It comes last, so that a mistyped option is refused at once.
-    with at_once():
-        from fedskew.cli.run_execution import Options, run_experiments, run_single
-        from fedskew.scheduling import Resources
+    from fedskew.cli.run_execution import Options, run_experiments, run_single
+    from fedskew.scheduling import Resources
+
     resources = Resources(engine.value if engine else "", jobs, workers, client_gpus, ray_address)
-    chosen = Options(resources, records, dry_run or probe, probe, as_json, verbose)
+    chosen = Options(resources, records, dry_run, as_json, verbose)
     if several:
         run_experiments(choice, row or (), column or (), chosen)
         return

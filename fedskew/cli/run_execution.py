@@ -17,9 +17,8 @@ from data.dataset import missing
 from fedskew import costs
 from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import FAILED, complain, console
-from fedskew.data_warnings import print_warnings
+from fedskew.data_check import print_warnings
 from fedskew.experiments.plan import Cell, TunedValues, runs, selected, trials, values_of_rows
-from fedskew.formatting import plural
 from fedskew.report.kept_records import kept_runs, origins, records_folder
 from fedskew.report.runs import Run
 from fedskew.scheduling import Resources
@@ -39,7 +38,6 @@ class Options:
     resources: Resources
     records: Path | None
     dry_run: bool
-    probe: bool
     as_json: bool
     verbose: bool
 
@@ -153,15 +151,10 @@ def show_report(choice: Choice, out: Console, options: Options) -> None:
 def show_plan(
     planned: Sequence[RunSettings], cells: Sequence[Cell], out: Console, options: Options
 ) -> None:
-    """Print what a command would do and what it would cost, by observed rounds; a probe observes them first."""
+    """Print what a command would do and what it would cost, by observed rounds."""
     if not planned:
         out.print("every run is finished or kept: nothing is left to train", markup=False)
         return
-    unobserved = costs.probes(planned) if options.probe else []
-    if unobserved:
-        out.print(f"{plural(len(unobserved), 'probe')} of one round", markup=False)
-        _, failed = run_all(unobserved, (), out, options.resources)
-        exit_if_failed(failed, len(unobserved))
     entries = costs.plan_costs(planned, labels(planned, cells))
     if options.as_json:
         print(json.dumps([asdict(entry) for entry in entries], indent=2))

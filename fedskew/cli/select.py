@@ -1,6 +1,5 @@
 """`fedskew select`: compare methods on a federation."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +9,6 @@ from fedskew.cli.options import method_option, set_option
 from fedskew.cli.run_selection import check_settings, words
 from fedskew.cli.terminal import console
 from fedskew.experiments.entries import defaults
-from fedskew.signals import at_once
 from server_app.keys import read_texts
 
 
@@ -36,12 +34,6 @@ def select(
         ),
     ] = None,
     settings: Annotated[list[str] | None, set_option("A setting.")] = None,
-    match_counts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="COUNTS.csv", help="Partition the data set by exactly these class counts."
-        ),
-    ] = None,
     results: Annotated[
         str, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = "results",
@@ -55,16 +47,11 @@ def select(
     for key in ("keep-best", "patience"):
         rule = "has no effect: a selection measures its runs in the last round alone"
         require(key not in given, key, given.get(key, ""), rule)
-    if match_counts is not None:
-        rule = "does not go with --match-counts, which says who holds what"
-        for key in ("partition", "partition-file", "alpha", "clients"):
-            require(key not in given, key, given.get(key, ""), rule)
     methods = words("method", method or [])
     check_settings(given, methods)
-    with at_once():  # with torch, which takes seconds
-        from fedskew import select as selection
-    if match_counts is not None:
-        given["partition-file"] = str(selection.partition_by_counts(match_counts, given).resolve())
+    # with torch, which takes seconds
+    from fedskew import select as selection
+
     selection.select(
         given, methods, target, words("without", without or []), minutes, jobs, console()
     )

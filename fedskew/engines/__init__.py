@@ -2,9 +2,6 @@
 
 import multiprocessing
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +13,10 @@ from fedskew.signals import one_interrupt
 
 if TYPE_CHECKING:  # they import torch, which the gateway and most federation commands do not need
     from fedskew.scheduling import Resources
-    from server_app.run_folder import RunFolder
     from server_app.run_settings import RunSettings
 
 APP = ROOT
 """The folder of the Flower app: the clone that this package is installed from."""
-INTERVAL = 0.1
-"""Seconds between two looks for new records of a run that another process executes."""
 
 
 def execute(
@@ -94,34 +88,3 @@ def rehearsal_grid(settings: "RunSettings", engine: str, folder: str) -> Any:
     rule = f"is not what the sites of {folder} have approved, whose sha256 is {approved[:16]}..."
     require(approved == agreement.sha256, "dataset", settings.data.dataset, rule)
     return RehearsalGrid(sites, agreement)
-
-
-@contextmanager
-def following(folder: "RunFolder", report_line: LineSink) -> Iterator[None]:
-    """Within this context, report the line of every round that another process adds to the run's records."""
-    reported = {record.round for record in folder.rounds()}
-    ended = threading.Event()
-
-    def report_new() -> None:
-        for record in folder.rounds():
-            if record.round not in reported:
-                reported.add(record.round)
-                report_line(record.line)
-
-    def follow() -> None:
-        size = -1
-        last = False
-        while not last:
-            last = ended.wait(INTERVAL)
-            now = folder.rounds_file.stat().st_size if folder.rounds_file.exists() else 0
-            if now != size:
-                size = now
-                report_new()
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

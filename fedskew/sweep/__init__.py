@@ -11,7 +11,7 @@ from rich.console import Console
 from client_app.process import code_version
 from data import DataError, DataSettings, SettingError, federate
 from data.data_warnings import refuse_untrainable
-from fedskew.data_warnings import print_warnings
+from fedskew.data_check import print_warnings
 from fedskew.experiments.plan import Cell
 from fedskew.scheduling import ANY, Job, JobResult, Resources
 from server_app.plugins import check_new_methods
