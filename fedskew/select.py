@@ -21,6 +21,7 @@ from client_app.local_site import PERMISSIONS
 from client_app.ranking import MOST_RANKED
 from client_app.state import cores
 from data import SettingError, federate, require
+from fedskew.engines import Resources
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import in_sections, plan, runs
 from fedskew.formatting import plural
@@ -28,7 +29,6 @@ from fedskew.report.document import CHANCE_REMEDY
 from fedskew.report.inference import Estimate
 from fedskew.report.results import ExperimentResults, gather
 from fedskew.report.strata import compare_rows
-from fedskew.scheduling import Resources
 from fedskew.sweep import run_all
 from server_app.composition import closed_form_methods, compose
 from server_app.methods import METHODS

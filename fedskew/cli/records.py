@@ -76,10 +76,10 @@ def repeat(choice: Choice, cells: int, seed: int, records: Path | None, jobs: in
 
     Raises typer.Exit with FAILED where one is not repeated.
     """
+    from fedskew.engines import Resources
     from fedskew.experiments.plan import runs
     from fedskew.report.kept_records import compared, kept_runs, records_folder
     from fedskew.report.runs import Run
-    from fedskew.scheduling import Resources
     from fedskew.sweep import run_all
 
     planned = choice.cells()

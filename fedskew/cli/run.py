@@ -90,7 +90,7 @@ def run(
     require(is_allowed, "--records", str(records), "is for papers and its like")
     # This import loads torch, which takes a second. It comes last, so that a mistyped option is refused at once.
     from fedskew.cli.run_execution import Options, run_experiments, run_single
-    from fedskew.scheduling import Resources
+    from fedskew.engines import Resources
 
     resources = Resources(engine.value if engine else "", jobs, workers, client_gpus, ray_address)
     chosen = Options(resources, records, dry_run, as_json, verbose)

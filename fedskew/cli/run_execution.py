@@ -18,10 +18,10 @@ from fedskew import costs
 from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import FAILED, complain, console
 from fedskew.data_check import print_warnings
+from fedskew.engines import Resources
 from fedskew.experiments.plan import Cell, TunedValues, runs, selected, trials, values_of_rows
 from fedskew.report.kept_records import kept_runs, origins, records_folder
 from fedskew.report.runs import Run
-from fedskew.scheduling import Resources
 from fedskew.sweep import earlier_result, labels, refuse_missing_gpus, run_all
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, Scalar, model_line

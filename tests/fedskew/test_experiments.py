@@ -54,7 +54,7 @@ REFUSED = (
     ("one: {title: a, methods: [creff+ccvr]}", "methods"),
     ("one: {title: a, methods: [fedavg], settings: {rounds: {a: 1}}}", "one: settings: rounds"),
     ("one: {title: a, methods: [fedavg], settings: {tensorboard: 'yes'}}", "one: settings: tensorboard"),
-    ("one: {title: a, methods: [fedavg], columns: {b: {learning-rate: 1e-7}}}", "one: columns: b: learning-rate"),
+    ("one: {title: a, methods: [fedavg], columns: {b: {learning-rate: low}}}", "one: columns: b: learning-rate"),
     ("one: {title: a, methods: [fedavg], seeds: 3}", "one: seeds"),
     ("one: {title: a, methods: [fedavg], seeds: [0, 0]}", "one: seeds"),
     ("one: {title: a, methods: [fedavg], sseeds: [1]}", "one: sseeds"),
