@@ -53,7 +53,6 @@ TARGETS = {
     "site-mean": "local-accuracy.mean",
     "worst-site": "local-accuracy.worst",
     "auroc": "auroc",
-    "brier": "brier",
 }
 """The numbers that can decide, each with its name in the report."""
 ALWAYS_UPLOADED = ("model", "scores")
@@ -123,10 +122,6 @@ class Selection:
     """By `time.monotonic`."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Why methods take no part, or none in a later step."""
-
-    @property
-    def more_is_better(self) -> bool:
-        return self.metric != "brier"
 
     @property
     def rounds(self) -> int:
@@ -233,10 +228,10 @@ class Selection:
         if not means:
             raise RuntimeError(f"no method has finished step {step}: {self.left_out}")
         order = [row for row in results.experiment.rows if row.label in means]
-        order.sort(key=lambda row: means[row.label], reverse=self.more_is_better)
+        order.sort(key=lambda row: means[row.label], reverse=True)
         best: dict[str, str] = {}
         for row in order:
-            best.setdefault(row.method, f"{row.label} {self.number(means[row.label])}")
+            best.setdefault(row.method, f"{row.label} {means[row.label]:.1f}")
         what = f"{plural(len(runs(results.cells)), 'run')} of {plural(self.rounds, 'round')}"
         title = f"step {step} of 3, {what}, {self.metric} on validation data"
         self.out.print(f"{title}: {', '.join(best.values())}", markup=False)
@@ -303,12 +298,11 @@ class Selection:
                 continue
             low, high = ends(gain, share)
             gains[other.method] = [gain.mean, low, high]
-            mean, least, most = (self.number(number, "+") for number in (gain.mean, low, high))
-            interval = f"{mean}, 95 % interval {least} to {most}"
+            interval = f"{gain.mean:+.1f}, 95 % interval {low:+.1f} to {high:+.1f}"
             seeds = plural(gain.n, "fresh seed")
             lines.append(f"{winner.label} over always {other.label}: {interval}, {seeds}")
             if other == baseline:
-                above = low > 0 if self.more_is_better else high < 0
+                above = low > 0
 
         # A divergence on fresh seeds counts against whoever it hits.
         if found[winner.label].diverged or found[baseline.label].diverged:
@@ -344,10 +338,6 @@ class Selection:
             by_reason.setdefault(reason, []).append(name)
         for reason, names in by_reason.items():
             self.out.print(f"left out: {', '.join(names)}: {reason}", markup=False)
-
-    def number(self, value: float, sign: str = "") -> str:
-        """Return a number as it is printed: in percent, or as the score that it is."""
-        return f"{value:{sign}.1f}" if self.more_is_better else f"{value:{sign}.3f}"
 
 
 def ends(gain: Estimate, share: float) -> tuple[float, float]:

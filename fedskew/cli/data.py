@@ -46,7 +46,7 @@ application = typer.Typer(
 )
 out = console()
 SHOWN_CLASSES = 20
-"""More classes than these do not fit a terminal: then each client's largest class stands for them."""
+"""Classes that fit a terminal; of more a client has the number that it holds."""
 
 
 @application.command(name="list")
@@ -159,26 +159,20 @@ def save(
 
 
 def matrix_table(federation: "Federation", title: str) -> Table:
-    """Return a row per client: its samples of each class.
-
-    Beyond SHOWN_CLASSES a row has the client's largest class in place of all.
-    """
+    """Return a row per client: its samples of each class; of more than SHOWN_CLASSES the number of its classes."""
     counts_KC = federation.counts_KC
-    names = federation.dataset.class_names
-    few = len(names) <= SHOWN_CLASSES
+    names: tuple[str, ...] = federation.dataset.class_names
+    shown_KC = counts_KC
+    if len(names) > SHOWN_CLASSES:
+        names = ("classes held",)
+        shown_KC = np.count_nonzero(counts_KC, axis=1, keepdims=True)
     table = terminal_table(title=title)
     digits = len(str(counts_KC.sum()))  # a folded name can be read, a cut number cannot
-    headings = names if few else ("classes held", "largest class", "its share")
-    for heading in ("client", *headings, "all"):
+    for heading in ("client", *names, "all"):
         table.add_column(Text(heading), justify="right", min_width=digits, overflow="fold")
-    for client, counts_C in zip(federation.client_names, counts_KC, strict=True):
-        cells = list(map(str, counts_C))
-        if not few:
-            largest = int(counts_C.argmax())
-            share = f"{counts_C[largest] / counts_C.sum():.0%}"
-            cells = [str(np.count_nonzero(counts_C)), names[largest], share]
-        table.add_row(*map(Text, (client, *cells, str(counts_C.sum()))))
-    if few:
+    for client, shown, counts in zip(federation.client_names, shown_KC, counts_KC, strict=True):
+        table.add_row(Text(client), *map(str, shown), str(counts.sum()))
+    if shown_KC is counts_KC:
         totals = map(str, counts_KC.sum(axis=0))
         table.add_row("all", *totals, str(counts_KC.sum()), style="bold")
     return table

@@ -28,8 +28,6 @@ READ_BY = (
     "max_image_pixels", "max_unpacked_mib",
 )  # fmt: skip
 """Settings by which inputs are read."""
-SHOWN_CLASSES = 10
-"""Classes whose confusion matrix fits into a terminal."""
 SHOWN_ROWS = 20
 """Predictions that a terminal gets; --output and --json get all."""
 
@@ -132,7 +130,7 @@ def predict(
 def print_predictions(
     predictions: "list[Prediction]", numbers: "ModelNumbers | None", classes: tuple[str, ...]
 ) -> None:
-    """Print the first predictions and, where classes are known, the metrics and the confusion matrix."""
+    """Print the first predictions and, where classes are known, the metrics."""
     out.print(predictions_table(predictions))
     others = len(predictions) - SHOWN_ROWS
     if others > 0:
@@ -140,12 +138,6 @@ def print_predictions(
     if numbers is None:
         return
     out.print(numbers_table(numbers, classes))
-    if numbers.confusion is not None and len(numbers.confusion) <= SHOWN_CLASSES:
-        title = "How often which class is predicted"
-        table = terminal_table("true class", *numeric(*classes), title=title)
-        for true_class, counts in zip(classes, numbers.confusion, strict=True):
-            table.add_row(Text(true_class), *map(str, counts))
-        out.print(table)
 
 
 def predictions_json(

@@ -23,7 +23,7 @@ def select(
     target: Annotated[
         str,
         typer.Option(
-            help="The number that decides: balanced-accuracy, accuracy, site-mean, worst-site, auroc, brier."
+            help="The number that decides: balanced-accuracy, accuracy, site-mean, worst-site, auroc."
         ),
     ] = "balanced-accuracy",
     without: Annotated[

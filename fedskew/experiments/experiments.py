@@ -206,10 +206,6 @@ def row_of(entry: object) -> Row:
         own = {"method": str(label), **(values or {})}
         fields = {key: own.pop(key) for key in ("method", "deployed") if key in own}
         row: Row = read_as(Row, {"label": label, **fields})
-        names = [name.strip() for name in row.method.split("+")]
-        if len(set(names)) < len(names):
-            remedy = f"write {'+'.join(dict.fromkeys(names))}"
-            raise SettingError("method", row.method, "names a method twice", remedy=remedy)
         return replace(row, settings=checked_settings(own))
 
 

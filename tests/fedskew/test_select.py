@@ -197,14 +197,6 @@ def test_what_is_not_distinguishable_from_fedavg_is_no_winner(selecting: Selecti
     assert "fedavg (0.05) over always ccvr (0.05): +" in itself.printed
 
 
-def test_less_is_better_for_the_brier_score(selecting: Selecting) -> None:
-    ended = selecting(
-        lambda method, rate, seed: 0.4 - 0.2 * (method == "iwds") + seed % 3 / 1000, target="brier"
-    )
-    assert ended.result["winner"]["method"] == "iwds"
-    assert ended.result["gains"]["fedavg"][2] < 0
-
-
 def test_a_divergence_on_fresh_seeds_counts_against_whoever_it_hits(selecting: Selecting) -> None:
     def diverging(who: str) -> Score:
         sound = good_at("fedlc", 5.0)
