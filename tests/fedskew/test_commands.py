@@ -325,7 +325,7 @@ OWN = "classes=10 input-shape=1x8x8"
         ("dataset=mnist data-root=empty", "download"),
         ("dataset=./ten.npz", "did you mean 'npz:./ten.npz'?"),
         ("rounds=1 rounds=2", "is stated twice"),
-        ("method=fedavg,iwds", "`--method fedavg,iwds`: a run of each"),
+        ("method=fedavg,iwds", "`fedskew run --method A,B` compares several"),
         ("results=forty.npz/below", "cannot be written"),
     ],
 )
@@ -342,7 +342,7 @@ def test_bad_settings_are_one_sentence_before_any_engine_starts(
     ("words", "sentence"),
     [
         ("--seed 0,1 --seed 1", "--seed = '0,1,1': must state each once"),
-        ("--seed 0,x", "--seed = 'x': must be an integer"),
+        ("--seed 0,x", "--seed = 'x': must be integers"),
         ("--seed 0 --set seed=1", "--seed = '0': --set states it as well"),
         ("demo --method fedavg", "does not go with experiments"),
         ("fails --set rounds=-1", "fails-fedshift-one-class: rounds = -1: must be 0 to 1000000"),

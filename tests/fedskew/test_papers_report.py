@@ -45,11 +45,6 @@ def test_the_readme_has_the_page_s_count_of_every_paper() -> None:
     assert len(counts) == 4 and shown.splitlines() == counts
 
 
-def test_a_suite_does_not_go_with_an_experiment(fedskew: FedSkew) -> None:
-    status, _, errors = fedskew("run", "papers-full", "demo", "--dry-run")
-    assert status == 2 and errors.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("seeds", "reason"), [(5, "5 seeds would decide"), (21, "more than 20 seeds would be needed")]
 )
