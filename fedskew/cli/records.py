@@ -21,7 +21,7 @@ Name = Annotated[
     str,
     typer.Argument(help="A suite of the papers' statements, as papers."),
 ]
-Settings = Annotated[list[str] | None, options.set_option("A setting, as given to `fedskew run`.")]
+Settings = Annotated[list[str] | None, options.set_option("A setting, as for `fedskew run`.")]
 Results = Annotated[
     str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
 ]
