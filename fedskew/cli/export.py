@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from data import DataError, SettingError, require
-from fedskew.cli.options import AsJson, set_option
+from fedskew.cli.options import AsJson, Settings
 from fedskew.cli.run_selection import checked_texts
 from fedskew.cli.terminal import console
 from fedskew.formatting import numeric, percent, terminal_table
@@ -86,10 +86,7 @@ def predict(
             metavar="FILE", help="Write all predictions as CSV, with the table's own columns."
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        set_option("A setting for reading the inputs, as for `fedskew run`."),
-    ] = None,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict with an exported model; with known classes, also print the metrics."""

@@ -1,22 +1,25 @@
 """Options that several commands have."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-
-def set_option(help: str) -> Any:
-    """Return the option `--set KEY=VALUE` of a command. `help` says what it sets."""
-    return typer.Option("--set", metavar="KEY=VALUE", help=help)
-
-
-def method_option(help: str) -> Any:
-    """Return the option `--method A,B` of a command."""
-    return typer.Option("--method", metavar="A,B", help=help)
-
-
-Settings = Annotated[list[str] | None, set_option("A setting, as for `fedskew run`.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting of `fedskew list settings`."),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option("--method", metavar="A,B", help="Methods, instead of the command's own."),
+]
+Results = Annotated[
+    str | None,
+    typer.Option("--results", metavar="FOLDER", help="The folder of the runs' folders."),
+]
+Jobs = Annotated[
+    int, typer.Option("--jobs", metavar="N", min=0, help="Parallel runs (0 = choose).")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 ExperimentsFile = Annotated[
     Path | None,
@@ -24,8 +27,5 @@ ExperimentsFile = Annotated[
 ]
 RecordsFolder = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Kept records (default: benchmarks/papers).",
-    ),
+    typer.Option(metavar="FOLDER", help="Kept records (default: benchmarks/papers)."),
 ]

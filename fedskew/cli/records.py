@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from data import SettingError
-from fedskew.cli import options
-from fedskew.cli.options import ExperimentsFile, RecordsFolder
+from fedskew.cli.options import ExperimentsFile, Jobs, RecordsFolder, Results, Settings
 from fedskew.cli.run_selection import Choice, choose
 from fedskew.cli.terminal import FAILED, complain, console
 
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
 Name = Annotated[
     str,
     typer.Argument(help="A suite of the papers' statements, as papers."),
-]
-Settings = Annotated[list[str] | None, options.set_option("A setting, as for `fedskew run`.")]
-Results = Annotated[
-    str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
 ]
 
 
@@ -62,7 +57,7 @@ def verify(
     records: RecordsFolder = None,
     experiments: ExperimentsFile = None,
     settings: Settings = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Parallel runs (0 = choose automatically).")] = 0,
+    jobs: Jobs = 0,
 ) -> None:
     """Repeat kept runs drawn at random, and compare their hashes and numbers."""
     # In the folder that records are kept from the runs are finished, and would be compared with themselves.

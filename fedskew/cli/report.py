@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from data import DataError, SettingError
-from fedskew.cli.options import ExperimentsFile, RecordsFolder
-from fedskew.cli.records import Results, Settings, check_folder
+from fedskew.cli.options import AsJson, ExperimentsFile, RecordsFolder, Results, Settings
+from fedskew.cli.records import check_folder
 from fedskew.cli.run_selection import check_settings
 from fedskew.cli.terminal import console, to_stdout
 from fedskew.experiments.entries import defaults
@@ -49,7 +49,7 @@ def report(
     csv: Annotated[
         bool, typer.Option("--csv", help="Print one CSV line per row, column and selection.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
     latex: Annotated[
         bool, typer.Option("--latex", help="Print the tables as LaTeX, with intervals.")
     ] = False,

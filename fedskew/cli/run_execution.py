@@ -39,7 +39,6 @@ class Options:
     records: Path | None
     dry_run: bool
     as_json: bool
-    verbose: bool
 
 
 def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) -> None:
@@ -74,17 +73,17 @@ def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) ->
         return
     from fedskew.report.single_runs import table
 
-    print_reports([table([Run.read(settings)])], out, options.verbose)
+    print_reports([table([Run.read(settings)])], out)
     out.print(str(settings.folder), style="dim")
 
 
-def print_reports(found: "Sequence[ExperimentResults]", out: Console, verbose: bool) -> None:
+def print_reports(found: "Sequence[ExperimentResults]", out: Console) -> None:
     """Print what `fedskew report` prints of these results."""
     from fedskew.report.document import document
     from fedskew.report.render import terminal_text
 
     documents = [document(results) for results in found if results.has_ended]
-    out.print(terminal_text(documents, out.width, verbose), end="")
+    out.print(terminal_text(documents, out.width, verbose=False), end="")
 
 
 def run_experiments(
@@ -145,7 +144,7 @@ def show_report(choice: Choice, out: Console, options: Options) -> None:
     from fedskew.report.results import gather
 
     found = [gather(entry, choice.overrides, choice.file) for entry in choice.experiments]
-    print_reports(found, out, options.verbose)
+    print_reports(found, out)
 
 
 def show_plan(

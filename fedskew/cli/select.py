@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from data import require
-from fedskew.cli.options import method_option, set_option
+from fedskew.cli.options import Jobs, Methods, Settings
 from fedskew.cli.run_selection import check_settings, words
 from fedskew.cli.terminal import console
 from fedskew.experiments.entries import defaults
@@ -16,10 +16,7 @@ def select(
     minutes: Annotated[
         float, typer.Option(min=0, help="Minutes after which none of the three experiments begins.")
     ],
-    method: Annotated[
-        list[str] | None,
-        method_option("Compare only these methods with FedAvg and CCVR."),
-    ] = None,
+    method: Methods = None,
     target: Annotated[
         str,
         typer.Option(
@@ -33,11 +30,11 @@ def select(
             help="What must not be uploaded, as class-counts,class-statistics: such methods are left out.",
         ),
     ] = None,
-    settings: Annotated[list[str] | None, set_option("A setting.")] = None,
+    settings: Settings = None,
     results: Annotated[
         str, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = "results",
-    jobs: Annotated[int, typer.Option(min=0, help="Parallel runs (0 = choose automatically).")] = 0,
+    jobs: Jobs = 0,
 ) -> None:
     """Find the best method for a federation, by three experiments on validation data."""
     given = {**read_texts(settings or [], defaults()), "results": results}

@@ -47,6 +47,7 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path, fedskew: FedSkew) -> 
     ]
     stated += ["rounds=1", "clients=2", "min-samples=5", "alpha=1", f"results={folder}"]
     words = [word for text in stated for word in ("--set", text)]
-    status, output, errors = fedskew("run", "--verbose", "--engine", "inprocess", *words)
+    status, output, errors = fedskew("run", "--engine", "inprocess", *words)
     assert status == 0, errors
+    output += fedskew("report", "--verbose", "--results", folder)[1]
     assert "[/b]" in output and "[red]" in output and ":smile:" in output and str(folder) in output
