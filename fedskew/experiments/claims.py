@@ -53,7 +53,7 @@ class Claim:
     """In how many of these columns it must hold; 0 is in all."""
     metric: str = ""
     """Empty is the experiment's."""
-    selection: Literal["", *SELECTIONS] = ""  # type: ignore[valid-type]
+    selection: str = ""
     """Empty is the experiment's."""
     expected: Truth = True
     """Whether the claim should hold at the experiment's scale; where it need not, `why` says so."""
@@ -78,6 +78,8 @@ class Claim:
         """
         require_known("", self.rows, "row", rows)
         require_known("columns", self.columns, "column", columns)
+        rule = f"must be one of {', '.join(SELECTIONS)}"
+        require(self.selection in ("", *SELECTIONS), "selection", self.selection, rule)
         most = len(self.columns or columns)
         rule = f"must be 0 to {most}, its columns"
         require(0 <= self.in_columns <= most, "in_columns", self.in_columns, rule)
