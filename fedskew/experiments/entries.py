@@ -59,7 +59,7 @@ class UniqueLoader(LOADER):  # type: ignore[misc]
 
 # YAML 1.1, which PyYAML reads, takes 1e-2 for text and 1.0e-2 for a number; YAML 1.2 takes both for numbers.
 UniqueLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+"), list("-+0123456789")
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
 
 
@@ -147,7 +147,7 @@ def problem_of(error: Mapping[str, Any], key: str) -> SettingError:
         return SettingError(key, NO_VALUE, "is missing")
     if kind == "unexpected_keyword_argument":
         return SettingError(key, NO_VALUE, "is no key")
-    by_pydantic = "must" + error["msg"].removeprefix("Input should")
+    by_pydantic = error["msg"].replace("Input should", "must")
     return SettingError(key, shown(error["input"]), RULES.get(kind, by_pydantic))
 
 

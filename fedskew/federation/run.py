@@ -101,7 +101,7 @@ class RoundLines:
         self.results = results
         self.report_line = report_line
         self.reported = {record.round for record in results.rounds()}
-        self.size_reported = self.size
+        self.size_reported = -1
 
     @property
     def size(self) -> int:
