@@ -136,10 +136,6 @@ class Experiment:
         require_known("metrics", self.metrics, "column", columns)
         for row in self.rows:
             require_known(f"methods: {row.label}: only", row.only, "column", columns)
-            strays = sorted({*row.seeds} - {*self.seeds})
-            require(
-                not strays, f"methods: {row.label}: seeds", strays, "must be seeds of the table"
-            )
         for label, cells in self.cells.items():
             rule = f"must have one number a column ({len(columns)})"
             require(len(cells) == len(columns), f"cells: {label}", list(cells), rule)

@@ -97,11 +97,9 @@ def test_a_row_has_the_columns_and_seeds_that_it_names(tmp_path: Path) -> None:
     fedavg = [("fedavg", column, seed) for column in "de" for seed in (1, 2)]
     assert sorted(cells) == sorted([*fedavg, ("fedshift", "d", 2)])
 
-    for changes, place in (({"only": ["x"]}, "only"), ({"seeds": [3]}, "seeds")):
-        wrong = {**small, "methods": [{"fedshift": changes}]}
-        with pytest.raises(SettingError) as raised:
-            experiment("small", wrong)
-        assert raised.value.key == f"methods: fedshift: {place}"
+    with pytest.raises(SettingError) as raised:
+        experiment("small", {**small, "methods": [{"fedshift": {"only": ["x"]}}]})
+    assert raised.value.key == "methods: fedshift: only"
     (tmp_path / "rows.yaml").write_text(yaml.safe_dump({"small": small, "large": PAPER}))
     with pytest.raises(SettingError) as raised:
         entries_in(tmp_path / "rows.yaml")
