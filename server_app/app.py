@@ -313,7 +313,6 @@ class Run:
         the next round trains.
         """
         state = {name: copy(getattr(self.strategy, name)) for name in STATE}
-        state["digests"] = {kind: dict(digests) for kind, digests in state["digests"].items()}
         return Checkpoint(best=self.best, **state)
 
     def save(
