@@ -289,7 +289,7 @@ def facts_of(task: Task) -> State:
 
 
 def seen(task: Task, about: State, labels_B: Tensor | None = None) -> Task:
-    """Return the task of the client that these facts are of, as its variants see it: nameless, with a batch's labels."""
+    """Return the task of the client that these facts are of, as variants see it: nameless, with a batch's labels."""
     if not about:
         return task
     memory = {}
