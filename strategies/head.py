@@ -19,7 +19,7 @@ def features_of(model: Classifier, state: State, samples: Samples) -> Tensor:
     return in_batches(model.features, samples)
 
 
-def head_of(shared: State, device: str = "cpu") -> dict[str, Tensor]:
+def head_of(shared: State, device: str | torch.device = "cpu") -> dict[str, Tensor]:
     """Return {"weight": (C, D), "bias": (C,)} of the shared weights."""
     return {
         "weight": shared["head.weight"].to(device),
@@ -56,6 +56,18 @@ def train_head(
     """Return the head after full-batch gradient steps down the mean cross-entropy."""
     everything = slice(None)
     return descend(head, features_ND, labels_N, repeat(everything, steps), learning_rate)
+
+
+def with_trained_head(
+    shared: State,
+    features_ND: Tensor,
+    labels_N: Tensor,
+    steps: int,
+    learning_rate: float,
+) -> dict[str, Tensor]:
+    """Return the shared weights, their head after `train_head` on the features' device."""
+    head = head_of(shared, features_ND.device)
+    return with_head(shared, train_head(head, features_ND, labels_N, steps, learning_rate))
 
 
 def train_head_in_batches(
