@@ -168,6 +168,11 @@ L = [0, 1] * 6
 TEST = {"label": (TWO, [-1] * 12)}
 SPLITS = {
     "no label in the test split": ({"train": {"label": (TWO, L)}, "test": TEST}, ("split test", "missing=drop"), 12),
+    "-1 throughout the test split": (
+        {"train": {"label": (Value(), L)}, "test": {"label": (Value(), [-1] * 12)}},
+        ("split test", "missing=drop"),
+        12,
+    ),
     "a label of -1": ({"train": {"label": (TWO, [*L[:-1], -1])}}, ("row 11 (from 0)", "missing=drop"), 11),
     "a site of None": (
         {"train": {"label": (TWO, L), "site": (Value(), [*"NSNSNSNSNSN", None])}}, ("column site", "missing=drop"), 11
