@@ -1,6 +1,5 @@
 """Readers of the official layouts that torchvision does not know; images in folders stay undecoded."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,8 @@ from data.random_draws import generator
 from data.readers.abide import fetch_pcp, incomplete, read_pcp, read_site, windows_of
 from data.readers.array_types import Shape
 from data.readers.catalog import KNOWN
-from data.readers.folder import below, class_folders, of_classes, visible
+from data.readers.folder import below, class_folders, visible
 from data.readers.image_files import ImageFiles
-from data.readers.npz import refuse_large
 from data.readers.splits import Raw, Split, stratified
 from data.settings import DataSettings
 from data.text import said
@@ -60,11 +58,6 @@ class Layout:
         splits = []
         for key, file_name in zip(("train", "test"), KNOWN[self.name].files, strict=True):
             file = self.root / file_name
-            sizes = {}
-            for array, array_shape, dtype in matlab.whosmat(file):  # the heads alone
-                if array in ("X", "y"):
-                    sizes[array] = math.prod(array_shape) * np.dtype(dtype).itemsize
-            refuse_large(file, sizes, self.settings)
             arrays = matlab.loadmat(file, variable_names=["X", "y"])
             labels = arrays["y"].ravel().astype(np.int64)
             images = np.moveaxis(arrays["X"], -1, 0)
@@ -74,9 +67,7 @@ class Layout:
     def cinic(self) -> Raw:
         """train/CLASS/*, valid/CLASS/*, test/CLASS/*; `cinic-train` says whether valid is training data."""
         folder = self.root / "CINIC-10"
-        train, valid, test = (
-            self.class_folders(folder, part, self.classes) for part in ("train", "valid", "test")
-        )
+        train, valid, test = (self.of_folders(folder, part) for part in ("train", "valid", "test"))
         test_split = self.split(folder, test, "test")
         if self.settings.cinic_train == "train":
             train_split = self.split(folder, train, "train")
@@ -100,44 +91,29 @@ class Layout:
             test.append((f"val/images/{file_name}", wnids.index(wnid)))
         return Raw(self.split(folder, train, "train"), self.split(folder, test, "test"))
 
-    def office(self) -> Raw:
-        """DOMAIN/CLASS/*, split 80 to 20 by class as for FedBN (Li et al., 2021), whose own lists are not read.
-
-        Copies of the data set write `back_pack` or `backpack`, so spaces, `-`, `_` and capitals of folders do not
-        count.
-        """
-        folder = self.root / "office_caltech_10" / self.name.removeprefix("office-")
-        found = {_letters(name): name for name in class_folders(folder)}
-        folder_names = tuple(found.get(_letters(name), name) for name in self.classes)
-        return self.in_80_to_20(folder, self.class_folders(folder, "", folder_names))
-
-    def pacs(self) -> Raw:
-        """DOMAIN/CLASS/* (Li et al., 2017), split 80 to 20 by class as Office-Caltech10, without the authors' lists."""
+    def domain(self) -> Raw:
+        """DOMAIN/CLASS/*, split 80 to 20 by class as for FedBN (Li et al., 2021), without the authors' lists."""
         folder = self.root / Path(KNOWN[self.name].files[0]).parent
-        return self.in_80_to_20(folder, self.class_folders(folder, "", self.classes))
+        everything = self.split(folder, self.of_folders(folder), "train")
+        train, test = stratified(everything.labels.astype(np.int64), everything.where)
+        return Raw(everything.take(train, "train"), everything.take(test, "test"))
 
     def domainnet(self) -> Raw:
-        """DOMAIN/CLASS/* of FedBN's ten classes, split by DOMAIN_train.txt and DOMAIN_test.txt, or 80 to 20 without.
+        """DOMAIN/CLASS/* of FedBN's ten classes, split by DOMAIN_train.txt and DOMAIN_test.txt.
 
         The training images are shuffled once, so that a recipe can take the first ones.
         """
         folder = self.root / "DomainNet"
         domain = self.name.removeprefix("domainnet-")
-        label_of = {class_name: label for label, class_name in enumerate(self.classes)}
-        if not (folder / f"{domain}_train.txt").is_file():
-            files: Files = []
-            for class_name, label in label_of.items():
-                class_folder = folder / domain / class_name
-                there = visible(class_folder) if class_folder.is_dir() else ()
-                files += [(f"{domain}/{class_name}/{file.name}", label) for file in there]
-            return self.in_80_to_20(folder, files)
         splits = []
         for key in ("train", "test"):
+            files: Files = []
             # The number after a path counts DomainNet's 345 classes.
-            paths = [line.split()[0] for line in _lines(folder / f"{domain}_{key}.txt")]
-            labels = [label_of.get(path.split("/")[1], -1) for path in paths]
-            listed = [pair for pair in zip(paths, labels, strict=True) if pair[1] >= 0]
-            splits.append(self.split(folder, listed, key))
+            for path, _ in _files_and_labels(folder / f"{domain}_{key}.txt"):
+                class_name = path.split("/")[1]
+                if class_name in self.classes:
+                    files.append((path, self.classes.index(class_name)))
+            splits.append(self.split(folder, files, key))
         train, test = splits
         order = generator(0, f"{self.name}: order").permutation(len(train.labels))
         return Raw(train.take(order, "train"), test)
@@ -180,10 +156,11 @@ class Layout:
             site = read_pcp(folder, file.stem)
         return windows_of(site, settings.window_width, settings.window_stride, settings.test_fold)
 
-    def class_folders(self, folder: Path, part: str, class_names: tuple[str, ...]) -> Files:
+    def of_folders(self, folder: Path, part: str = "") -> Files:
         """Return PART/CLASS/* of a folder, with paths from that folder. Raises DataError for a folder of no class."""
         files: Files = []
-        for label, class_folder in of_classes(folder / part, class_names).items():
+        for name, class_folder in class_folders(folder / part, self.classes).items():
+            label = self.classes.index(name)
             files += [(str(file.relative_to(folder)), label) for file in below(class_folder)]
         return files
 
@@ -195,17 +172,6 @@ class Layout:
         paths, labels = zip(*files, strict=True)
         images = ImageFiles.of(folder, paths, self.shape, self.settings, central)
         return Split(images, np.array(labels, np.int64), str(folder), key)
-
-    def in_80_to_20(self, folder: Path, files: Files) -> Raw:
-        """Return the images of which a fifth of each class tests."""
-        everything = self.split(folder, files, "train")
-        train, test = stratified(everything.labels.astype(np.int64), everything.where)
-        return Raw(everything.take(train, "train"), everything.take(test, "test"))
-
-
-def _letters(name: str) -> str:
-    """Return the letters and digits of a folder's name, in lower case."""
-    return "".join(filter(str.isalnum, name.lower()))
 
 
 def _lines(file: Path) -> list[str]:
@@ -223,8 +189,8 @@ READERS: dict[str, Callable[[Layout], Raw]] = {
     "mat": Layout.mat,
     "cinic": Layout.cinic,
     "tiny-imagenet": Layout.tiny_imagenet,
-    "office": Layout.office,
-    "pacs": Layout.pacs,
+    "office": Layout.domain,
+    "pacs": Layout.domain,
     "domainnet": Layout.domainnet,
     "mnist-m": Layout.mnist_m,
     "imagenet-lt": Layout.imagenet_lt,
