@@ -76,7 +76,6 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
         raise DataError(rule, where=path, remedy=remedy_for(path))
     if "" in sides:
         del columns["split"]
-        refuse_sites(path)
     manifest = Manifest(
         where=str(path),
         inputs=ImageFiles.of(path, files, ANY_SIZE, settings),
@@ -87,6 +86,8 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     )
     manifest = with_origins(manifest, settings)
     refuse_patients(path, manifest)
+    if "" in sides:
+        refuse_sites(path)
     return manifest
 
 
