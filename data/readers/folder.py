@@ -2,7 +2,7 @@
 
 import shlex
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
@@ -57,7 +57,6 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     names: set[str] = set()
     sides = split_folders(path)
     for side, folder in sides.items():
-        before = len(files)
         beside = sum(entry.is_file() for entry in visible(folder))
         if beside:
             notes.append(f"{folder}: {beside} files beside the class folders are left out")
@@ -67,13 +66,8 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
                 files.append(str(file.relative_to(path)))
                 columns[LABEL].append(name)
                 columns["split"].append(side)
-        if len(files) == before:
-            raise DataError(
-                f"no image in any class folder: {LAYOUT}", where=folder, remedy=remedy_for(path)
-            )
-    if len(names) < 2 and not settings.classes.strip():
-        rule = f"holds one class folder, {name_list([*names])}, and there must be two classes: {LAYOUT}"
-        raise DataError(rule, where=path, remedy=remedy_for(path))
+    empty = [folder for side, folder in sides.items() if side not in columns["split"]]
+    refuse_no_classes(path, empty, names, settings)
     if "" in sides:
         del columns["split"]
     manifest = Manifest(
@@ -172,6 +166,18 @@ def split_folders(path: Path) -> dict[str, Path]:
             rule = f"there is no such folder; {path} {LAYOUT}"
             raise DataError(rule, where=path / side, remedy=remedy)
     return {side: named[side] for side in ("train", "test", "val") if side in named}
+
+
+def refuse_no_classes(
+    path: Path, empty: Sequence[Path], names: Collection[str], settings: DataSettings
+) -> None:
+    """Raise DataError where a split is empty, or there are no two classes."""
+    if empty:
+        rule = f"no image in any class folder: {LAYOUT}"
+        raise DataError(rule, where=empty[0], remedy=remedy_for(path))
+    if len(names) < 2 and not settings.classes.strip():
+        rule = f"holds one class folder, {name_list([*names])}, and there must be two: {LAYOUT}"
+        raise DataError(rule, where=path, remedy=remedy_for(path))
 
 
 def remedy_for(path: Path) -> Remedy:
