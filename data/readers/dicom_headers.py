@@ -1,7 +1,7 @@
 """Patients and sites of images, as the headers of DICOM files name them."""
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -111,7 +111,10 @@ def plain(text: str) -> str:
 
 
 def with_origins(
-    manifest: Manifest, settings: DataSettings, roles: Collection[str] = ("patient", "site")
+    manifest: Manifest,
+    settings: DataSettings,
+    roles: Collection[str] = ("patient", "site"),
+    headers_by_file: Mapping[Path, Header] | None = None,
 ) -> Manifest:
     """Return the manifest of images with the patients and sites that DICOM headers name.
 
@@ -121,11 +124,12 @@ def with_origins(
         manifest: Of images in files; any other is returned as it is.
         settings: Of these, `columns` counts: `patient=` and `site=` say that there are none.
         roles: What is asked for.
+        headers_by_file: The headers, if they are read already.
     """
     if not isinstance(manifest.inputs, ImageFiles):
         return manifest
     files = manifest.inputs.paths
-    by_file = headers_of(files)
+    by_file = headers_of(files) if headers_by_file is None else headers_by_file
     headers = [by_file.get(file, Header()) for file in files]
     columns, names, notes = {**manifest.columns}, {**manifest.names}, [*manifest.notes]
     asked = [role for role in roles if settings.column_names.get(role) != ""]

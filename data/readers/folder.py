@@ -256,19 +256,19 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
 
     notes = notes_of_others(path, files, images)
     if table:
-        patients = [headers[file].patient for file in images]
-        rows, names, of_table = rows_by_patient(table, patients, settings)
+        patient_of = {file: headers[file].patient for file in images}
+        rows, names, of_table = rows_by_patient(table, set(patient_of.values()), settings)
         notes += of_table
-        row_of = {file: rows.get(headers[file].patient) for file in images}
+        labelled = {file: rows[each] for file, each in patient_of.items() if each in rows}
     else:
         names = {LABEL: f"DICOM element {keyword}"}
         texts = {file: headers[file].label for file in images}
-        row_of = {file: None if is_missing(text) else {LABEL: text} for file, text in texts.items()}
-    labelled = {file: row for file, row in row_of.items() if row is not None}
+        labelled = {file: {LABEL: text} for file, text in texts.items() if not is_missing(text)}
     where = str(table or path)
-    if len(labelled) < len(images):
-        first = next(file for file in images if file not in labelled)
-        found = f"{len(images) - len(labelled)} of {len(images)} files have no label, such as {first.relative_to(path)}"
+    without = [file for file in images if file not in labelled]
+    if without:
+        example = f"{without[0].relative_to(path)} ({PATIENT} {headers[without[0]].patient!r})"
+        found = f"{len(without)} of {len(images)} files have no label, such as {example}"
         if settings.missing != "drop" or not labelled:
             raise DataError(found, where=where, remedy=(DROP_ROWS, " leaves these out"))
         notes.append(f"{found}: left out by missing = drop")
@@ -287,7 +287,7 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
         classes=classes_of(columns[LABEL]),
         notes=tuple(notes),
     )
-    return with_origins(manifest, settings)
+    return with_origins(manifest, settings, headers_by_file=headers)
 
 
 def checked_keyword(labels: str) -> str:
@@ -301,7 +301,7 @@ def checked_keyword(labels: str) -> str:
 
 
 def rows_by_patient(
-    file: Path, patients: Sequence[str], settings: DataSettings
+    file: Path, patients: Collection[str], settings: DataSettings
 ) -> tuple[dict[str, Row], dict[str, str], list[str]]:
     """Return a table's rows by patient, what sentences call each role, and what has to be said of the table.
 

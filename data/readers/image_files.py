@@ -230,7 +230,8 @@ def shape_of(images: ImageFiles, groups: Sequence[Hashable]) -> tuple[str, list[
     """
     try:
         image = images.image(0)
-        others = [images.image(index) for index in spread(groups, MOST_SIZED)]
+        looked_at = [0, *spread(groups, MOST_SIZED)]
+        sizes = {images.image(index).shape[:2] for index in looked_at}  # one in memory at a time
     except UnknownRange as error:
         raise widened(error, images, groups) from None
     height, width, channels = image.shape
@@ -243,9 +244,9 @@ def shape_of(images: ImageFiles, groups: Sequence[Hashable]) -> tuple[str, list[
         notes.append(
             "NIfTI volumes are turned to their closest canonical orientation (right, front, top)"
         )
-    sizes = {each.shape[:2] for each in (image, *others)}
     if len(sizes) > 1 and not images.settings.input_shape:
-        found = f"images of {len(sizes)} sizes, such as {' and '.join(f'{h}x{w}' for h, w in sorted(sizes)[:2])}"
+        examples = [f"{height}x{width}" for height, width in sorted(sizes)[:2]]
+        found = f"images of {len(sizes)} sizes, such as {' and '.join(examples)}"
         if first.is_file() and is_medical(first):
             rule = f"{found}: must be of one size, or state the one that they are brought to"
             remedy = (SetOption("input-shape", shape),)

@@ -90,9 +90,11 @@ def read_with_pil(
         warnings.simplefilter("ignore")  # about metadata beside the pixels
         # Not by its name: Pillow maps such a file into memory, and a TIFF image on its side then comes out garbled.
         with Image.open(stream, formats=FORMATS) as opened:
+            refuse_large(file, opened.width * opened.height, settings)
             # What a camera adds to a JPEG file are previews.
             if settings.frame or opened.format != "MPO":
                 opened.seek(chosen_frame(file, getattr(opened, "n_frames", 1), settings))
+            # A page of TIFF may be larger than the first one.
             refuse_large(file, opened.width * opened.height, settings)
             refuse_what_pillow_loses(file, opened)
             return stored_of_pil(file, opened, channels)
@@ -100,8 +102,6 @@ def read_with_pil(
 
 def in_channels(image: Image.Image, channels: int) -> Image.Image:
     """Return an image of 8 bits in mode L or RGB: in so many channels, or for 0 as many as it has."""
-    if image.mode == "La":  # Pillow converts it to LA alone
-        image = image.convert("LA")
     is_grey = channels == 1 or (channels == 0 and image.mode in ("1", "L", "LA"))
     return image.convert("L" if is_grey else "RGB")
 
@@ -115,6 +115,8 @@ def stored_of_pil(file: Path, opened: Image.Image, channels: int) -> Stored | Im
         DataError: a picture that is in the transparency alone.
     """
     ImageOps.exif_transpose(opened, in_place=True)
+    if opened.mode == "La":  # Pillow converts it to LA alone
+        opened = opened.convert("LA")
     if opened.mode in EIGHT_BIT:
         refuse_picture_in_alpha(file, opened)
         return in_channels(opened, channels)
