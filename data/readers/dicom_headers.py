@@ -101,8 +101,8 @@ def notes_of_others(path: Path, files: Sequence[Path], images: Collection[Path])
     others = [file for file in {*files}.difference(images) if file.name != INDEX]
     if not others:
         return []
-    number = "1 file is" if len(others) == 1 else f"{len(others)} files are"
-    return [f"{number} no DICOM image and left out, such as {min(others).relative_to(path)}"]
+    example = min(others).relative_to(path)
+    return [f"{len(others)} files are no DICOM images and left out, such as {example}"]
 
 
 def plain(text: str) -> str:

@@ -54,20 +54,18 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     files: list[str] = []
     columns: dict[str, list[str]] = {LABEL: [], "split": []}
     notes: list[Remedy] = []
-    names: set[str] = set()
     sides = split_folders(path)
     for side, folder in sides.items():
         beside = sum(entry.is_file() for entry in visible(folder))
         if beside:
             notes.append(f"{folder}: {beside} files beside the class folders are left out")
-        for name, class_folder in class_folders(folder, names_of_classes(settings)).items():
-            names.add(name)
-            for file in below(class_folder):
-                files.append(str(file.relative_to(path)))
-                columns[LABEL].append(name)
-                columns["split"].append(side)
+        for file, name in files_of_classes(folder, path, names_of_classes(settings)):
+            files.append(file)
+            columns[LABEL].append(name)
+            columns["split"].append(side)
+    classes = sorted({*columns[LABEL]})
     empty = [folder for side, folder in sides.items() if side not in columns["split"]]
-    refuse_no_classes(path, empty, names, settings)
+    refuse_no_classes(path, empty, classes, settings)
     if "" in sides:
         del columns["split"]
     manifest = Manifest(
@@ -75,7 +73,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
         inputs=ImageFiles.of(path, files, ANY_SIZE, settings),
         columns=columns,
         names={LABEL: "class folder", "split": "folder"},
-        classes=sorted(names),
+        classes=classes,
         notes=tuple(notes),
     )
     manifest = with_origins(manifest, settings)
@@ -134,6 +132,19 @@ def class_folders(folder: Path, class_names: Sequence[str] = ()) -> dict[str, Pa
     return {name: found[name] for name in class_names or found if name in found}
 
 
+def files_of_classes(
+    folder: Path, root: Path, class_names: Sequence[str] = ()
+) -> list[tuple[str, str]]:
+    """Return the files in the class folders of a folder: paths from `root`, each with the name of its class.
+
+    Raises DataError as class_folders does.
+    """
+    files = []
+    for name, class_folder in class_folders(folder, class_names).items():
+        files += [(str(file.relative_to(root)), name) for file in below(class_folder)]
+    return files
+
+
 def class_number(name: str, class_names: Sequence[str]) -> int | None:
     """Return a class's number by its name, also in other capital letters where it is then one class's alone."""
     known = [composed(class_name) for class_name in class_names]
@@ -169,14 +180,14 @@ def split_folders(path: Path) -> dict[str, Path]:
 
 
 def refuse_no_classes(
-    path: Path, empty: Sequence[Path], names: Collection[str], settings: DataSettings
+    path: Path, empty: Sequence[Path], classes: Sequence[str], settings: DataSettings
 ) -> None:
     """Raise DataError where a split is empty, or there are no two classes."""
     if empty:
         rule = f"no image in any class folder: {LAYOUT}"
         raise DataError(rule, where=empty[0], remedy=remedy_for(path))
-    if len(names) < 2 and not settings.classes.strip():
-        rule = f"holds one class folder, {name_list([*names])}, and there must be two: {LAYOUT}"
+    if len(classes) < 2 and not settings.classes.strip():
+        rule = f"holds images of one class, {classes[0]}, and there must be two: {LAYOUT}"
         raise DataError(rule, where=path, remedy=remedy_for(path))
 
 

@@ -11,7 +11,7 @@ from data.random_draws import generator
 from data.readers.abide import fetch_pcp, incomplete, read_pcp, read_site, windows_of
 from data.readers.array_types import Shape
 from data.readers.catalog import IMAGENET_LT, KNOWN
-from data.readers.folder import below, class_folders, visible
+from data.readers.folder import files_of_classes, visible
 from data.readers.image_files import ImageFiles
 from data.readers.splits import Raw, Split, stratified
 from data.settings import DataSettings
@@ -115,8 +115,10 @@ def domain(folder: Path, name: str, settings: DataSettings) -> Lists:
     """List DOMAIN/CLASS/*, split 80 to 20 by class as for FedBN (Li et al., 2021), without the authors' lists."""
     files = of_folders(folder, Path(KNOWN[name].files[0]).parent.name, name)
     labels_N = np.array([label for _, label in files], np.int64)
-    train, test = stratified(labels_N, str(folder))
-    return {"train": [files[row] for row in train], "test": [files[row] for row in test]}
+    lists: Lists = {}
+    for key, rows in zip(("train", "test"), stratified(labels_N, str(folder)), strict=True):
+        lists[key] = [files[row] for row in rows]
+    return lists
 
 
 def domainnet(folder: Path, name: str, settings: DataSettings) -> Lists:
@@ -128,9 +130,11 @@ def domainnet(folder: Path, name: str, settings: DataSettings) -> Lists:
     lists: Lists = {}
     for key in ("train", "test"):
         # The number after a path counts DomainNet's 345 classes.
-        listed = _files_and_labels(folder / f"{name.removeprefix('domainnet-')}_{key}.txt")
-        named = [(path, path.split("/")[1]) for path, _ in listed]
-        lists[key] = [(path, classes.index(each)) for path, each in named if each in classes]
+        lists[key] = []
+        for path, _ in _files_and_labels(folder / f"{name.removeprefix('domainnet-')}_{key}.txt"):
+            _, class_name, *_ = path.split("/")
+            if class_name in classes:
+                lists[key].append((path, classes.index(class_name)))
     order = generator(0, f"{name}: order").permutation(len(lists["train"]))
     lists["train"] = [lists["train"][row] for row in order]
     return lists
@@ -164,11 +168,8 @@ def imagenet_lt(folder: Path, name: str, settings: DataSettings) -> Lists:
 def of_folders(folder: Path, part: str, name: str) -> Files:
     """Return PART/CLASS/* of a folder, with paths from that folder. Raises DataError for a folder of no class."""
     classes = KNOWN[name].class_names
-    files: Files = []
-    for class_name, class_folder in class_folders(folder / part, classes).items():
-        label = classes.index(class_name)
-        files += [(str(file.relative_to(folder)), label) for file in below(class_folder)]
-    return files
+    listed = files_of_classes(folder / part, folder, classes)
+    return [(path, classes.index(class_name)) for path, class_name in listed]
 
 
 def _lines(file: Path) -> list[str]:

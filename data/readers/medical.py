@@ -243,10 +243,10 @@ def read_nifti(file: Path, settings: DataSettings) -> Stored:
     nibabel = needed("nibabel", "medical", file)
     volume = nibabel.load(file)
     dtype = volume.get_data_dtype()
-    lengths = [*volume.shape, 1]  # (H, W) is an image, and so is (H, W, 1, 1)
+    lengths = volume.shape
     if len(lengths) < 3 or {*lengths[3:]} - {1} or dtype.kind not in "iuf":
-        found = f"{'x'.join(map(str, volume.shape))} of {dtype}"
-        rule = f"is a NIfTI file of {found}: must be an image, or a volume of grey slices"
+        found = f"{'x'.join(map(str, lengths))} of {dtype}"
+        rule = f"is a NIfTI file of {found}: must be a volume of grey slices, which may be one"
         raise DataError(rule, where=file)
 
     orientation = nifti_orientation(file, volume.header)
@@ -259,11 +259,10 @@ def read_nifti(file: Path, settings: DataSettings) -> Stored:
     place = chosen_frame(file, count, settings)
     if orientation[axis, 1] < 0:
         place = count - 1 - place
-    # One slice alone is read from the disk, of the axes that the file has.
-    index: list[Any] = [slice(None)] * 3 + [0] * len(lengths)
+    # One slice alone is read from the disk.
+    index: list[Any] = [slice(None)] * 3 + [0] * (len(lengths) - 3)
     index[axis] = slice(place, place + 1)
-    numbers = np.asarray(volume.dataobj[tuple(index[: len(volume.shape)])], np.float32)
-    numbers = numbers.reshape(numbers.shape + (1,) * (3 - numbers.ndim))
+    numbers = np.asarray(volume.dataobj[tuple(index)], np.float32)
     slice_of_body = nibabel.apply_orientation(numbers, orientation).take(0, through)
 
     unscaled = volume.dataobj.slope == 1 and volume.dataobj.inter == 0
