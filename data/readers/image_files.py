@@ -123,9 +123,12 @@ class ImageFiles:
 
         channels, height, width = self.size
         stored = self.stored(index, self.settings)
+        image: Floats | Image.Image
         if isinstance(stored, Stored):
-            stored = shown(self.path(index), stored, self.settings)
-        return pixels_of(stored, channels, (width, height) if height else None, self.central)
+            image = shown(self.path(index), stored, self.settings)
+        else:
+            image = stored
+        return pixels_of(image, channels, (width, height) if height else None, self.central)
 
     def decoded(self, indices: Integers | None = None) -> Bytes | Floats:
         """Return (n, H, W, C): bytes, or float32 on the scale 0..1 where a file has more than 8 bits.

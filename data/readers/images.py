@@ -29,7 +29,7 @@ Pixels = Bytes | Floats
 
 
 def pixels_of(
-    stored: Floats | Image.Image,
+    image: Floats | Image.Image,
     channels: int,
     size: tuple[int, int] | None = None,
     central: bool = False,
@@ -37,12 +37,13 @@ def pixels_of(
     """Return an image as pixels (H, W, channels).
 
     Args:
-        stored: Of mode L or RGB, or grey (H, W) on the scale 0..1.
+        image: Of mode L or RGB, or grey (H, W) on the scale 0..1.
         channels: 0 for as many as it has.
         size: Width and height; None for its own.
         central: Whether the center is cut out: 7/8 of the shorter side.
     """
-    image = stored if isinstance(stored, Image.Image) else Image.fromarray(stored)
+    if not isinstance(image, Image.Image):
+        image = Image.fromarray(image)
     if size is not None and central:
         image = ImageOps.fit(image, size, Image.Resampling.BILINEAR, bleed=1 / 16)
     elif size is not None and image.size != size:

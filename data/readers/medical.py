@@ -210,7 +210,7 @@ def rendered(file: Path, data: Any, values: Array) -> Floats | None:
     return np.asarray(pixels.apply_windowing(values, one_bit), np.float32)
 
 
-def through_table(file: Path, values: Array, table: Any) -> tuple[Array, float]:
+def through_table(file: Path, values: Array, table: Any) -> tuple[NDArray[Any], float]:
     """Return values through a modality or VOI LUT (DICOM PS3.3 C.11.1, C.11.2), and the largest entry of its bits.
 
     pydicom's own functions count in the type of their input or of the entries, which may overflow.
@@ -224,6 +224,7 @@ def through_table(file: Path, values: Array, table: Any) -> tuple[Array, float]:
     if first >= 2**15 and values.min() < 0:
         first -= 2**16  # a negative number, written as unsigned
     data = table.LUTData
+    entries: NDArray[Any]
     entries = np.frombuffer(data, "<u2") if isinstance(data, bytes) else np.asarray(data)
     last = (count or 2**16) - 1  # an even number of bytes may follow it
     places = np.clip(np.rint(values) - first, 0, last)
