@@ -19,7 +19,7 @@ from client_app.variants.feature_statistics import ClassMeans, LabelCounts
 from client_app.variants.logit_shift import LogitShift
 from fedskew.engines.local import LocalGrid
 from strategies.core.exchange import TRAIN, DirectGrid, Request
-from strategies.core.exchange_settings import ExchangeSettings
+from strategies.core.node_assignment import ExchangeSettings
 from strategies.core.rounds import Rounds
 from strategies.core.server import Diverged
 from strategies.fedavg import FedAvg
@@ -72,7 +72,9 @@ def reply(
             "num-examples": examples,
             "loss": 1.0,
             "steps": steps,
-            "coefficient-sum": expected_coefficient_sum(steps, rounds.server.training.momentum),
+            "coefficient-sum": expected_coefficient_sum(
+                steps, rounds.server.training.momentum, 0.0
+            ),
             "seconds": 1.0,
             **metrics,
         },
