@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from data.errors import DataError, Remedy, SetOption
 from data.file_stamps import FileStamp, stamp_of
 from data.readers.array_types import Floats
-from data.readers.dicom_headers import headers_of, origins_of, unknown_patients
+from data.readers.dicom_headers import with_origins
 from data.readers.image_files import ANY_SIZE, ImageFiles
 from data.readers.input_columns import notes_of_gaps, rows_without_gaps
 from data.readers.rows import (
@@ -75,7 +75,8 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     reading = DataSettings(**{name: getattr(settings, name) for name in OF_READING})
     if "path" not in roles_in(path, settings)[0]:
         return _scan(path, None, reading)
-    return _with_patients(_kept(path, stamp_of(path), reading), settings)
+    # The files may change while their table stays as it is, so that nothing of them is kept with it.
+    return with_origins(_kept(path, stamp_of(path), reading), settings, roles=("patient",))
 
 
 def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
@@ -116,23 +117,6 @@ def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
 _kept = lru_cache(maxsize=MOST_KEPT)(_scan)
 
 
-def _with_patients(manifest: Manifest, settings: DataSettings) -> Manifest:
-    """Return the images of a table with the patients that headers name where no column does.
-
-    The files may change while their table stays as it is, so that nothing of them is kept with it.
-    """
-    images = manifest.inputs
-    if manifest.patients or not isinstance(images, ImageFiles):
-        return manifest
-    known = origins_of(images.paths, headers_of(images.paths), settings, roles=("patient",))
-    return replace(
-        manifest,
-        columns={**manifest.columns, **known.columns},
-        names={**manifest.names, **known.names},
-        notes=(*manifest.notes, *known.notes),
-    )
-
-
 def questions(path: Path, manifest: Manifest, settings: DataSettings) -> list[Remedy]:
     """Return what is said and asked about a table's columns: gaps, ids, sites, patients and what is not used."""
     roles, others = roles_in(path, settings)
@@ -144,8 +128,6 @@ def questions(path: Path, manifest: Manifest, settings: DataSettings) -> list[Re
             meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
             cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
             notes.append((f"columns that are not used: {', '.join(others)}", *cure))
-        if not manifest.patients and not {"patient"} & {*settings.column_names, *likely}:
-            notes.append(unknown_patients(path, "a column patient"))
         return notes
     notes = [*notes_of_gaps(np.isnan(inputs).sum(axis=0), others)]
     ids = []
