@@ -13,6 +13,8 @@ from client_app.features import used, with_features
 from client_app.models import PLAIN, RANDOM_CONV, ModelSettings, build, has_fixed_features
 from client_app.models.random_conv import FILTERS, GRID
 from data import DataSettings, Federation, SettingError, federate
+from server_app.settings import parse
+from server_app.strategy import federation_of, how_vectorized, model_of
 
 IMAGES = torch.randn(9, 3, 16, 16, generator=torch.Generator().manual_seed(4))
 
@@ -135,3 +137,13 @@ def test_a_hidden_layer_stands_between_features_and_head() -> None:
     assert list(of_images.state_dict()) == names
     assert has_fixed_features(RANDOM_CONV, "none", 0)
     assert not has_fixed_features(RANDOM_CONV, "none", 4)
+
+
+def test_the_line_about_clients_per_pass_is_about_kept_features(tmp_path: Path) -> None:
+    data = {"train-images": 40, "test-images": 10, "clients": 2, "min-samples": 2}
+    model = {"model": RANDOM_CONV, "components": 3, "hidden": 2, "clients-per-pass": 2}
+    settings = parse({**data, **model, "method": "fedavg", "cache": str(tmp_path)})
+    federation = federation_of(settings)
+    network = model_of(settings, federation)
+    assert how_vectorized(settings, network, federation.dataset.shape) == "in one pass"
+    assert how_vectorized(settings, network, (1, 8, 8)).startswith("one by one")
