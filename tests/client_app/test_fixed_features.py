@@ -145,5 +145,6 @@ def test_the_line_about_clients_per_pass_is_about_kept_features(tmp_path: Path) 
     settings = parse({**data, **model, "method": "fedavg", "cache": str(tmp_path)})
     federation = federation_of(settings)
     network = model_of(settings, federation)
-    assert how_vectorized(settings, network, federation.dataset.shape) == "in one pass"
-    assert how_vectorized(settings, network, (1, 8, 8)).startswith("one by one")
+    assert how_vectorized(settings, network, federation) == "in one pass"
+    of_images = federate(settings.data, 0)
+    assert how_vectorized(settings, network, of_images).startswith("one by one")
