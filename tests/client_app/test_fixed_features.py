@@ -93,8 +93,9 @@ def test_components_are_those_of_all_clients_training_samples(tmp_path: Path) ->
     plain, reduced = kept(PLAIN), kept(settings)
     plain_ND = torch.cat([inputs_of(plain, 0), inputs_of(plain, 1)]).double()
     reduced_NK = torch.cat([inputs_of(reduced, 0), inputs_of(reduced, 1)])
-    # The closed form: left singular vectors of the centered features, each with variance 1.
-    centered_ND = plain_ND - plain_ND.mean(0)
+    # The closed form: left singular vectors of the standardized features, each with variance 1.
+    scale_D = plain_ND.std(0, correction=0)
+    centered_ND = (plain_ND - plain_ND.mean(0)) / scale_D
     left_NN, _, right_DD = torch.linalg.svd(centered_ND, full_matrices=False)
     sides_K = right_DD[:3].gather(1, right_DD[:3].abs().argmax(1, keepdim=True)).sign().flatten()
     expected_NK = left_NN[:, :3] * sides_K * len(plain_ND) ** 0.5
@@ -112,7 +113,7 @@ def test_components_are_those_of_all_clients_training_samples(tmp_path: Path) ->
     first_D *= vectors_DD[vectors_DD[:, -1].abs().argmax(), -1].sign()
     torch.testing.assert_close(
         torch.from_numpy(tested[:, 0]).double(),
-        (features - plain_ND.mean(0)) @ first_D,
+        (features - plain_ND.mean(0)) / scale_D @ first_D,
         rtol=0,
         atol=1e-3,
     )
