@@ -2,10 +2,10 @@
 
 Every image goes through the backbone alone, so its features depend on no other image, to the bit.
 
-With `components`, the principal components of the standardized features over all clients' training samples take their place. They are computed of
-sums of integers alone, count, sum and sum of z z^T, as heads in closed form are: what a masked sum between the clients
-would give, to the bit. So they depend neither on the partition nor on the engine. A simulation has all samples at hand
-and sums them itself; sites would have to be asked, which is refused.
+With `components`, the principal components of the standardized features over all clients' training samples take their
+place. They are computed of sums of integers alone, count, sum and sum of z z^T, as heads in closed form are: what a
+masked sum between the clients would give, to the bit. So they depend neither on the partition nor on the engine. A
+simulation has all samples at hand and sums them itself; sites would have to be asked, which is refused.
 """
 
 import hashlib
@@ -196,7 +196,7 @@ def components_of(
     """
     chosen = hashlib.sha256(clients_N.astype("<i8").tobytes()).hexdigest()
     contents = [one.content for one in rows.values()]
-    key = cache.key_of([VERSION, COMPONENT_BITS, components, chosen, contents], [])
+    key = cache.key_of([VERSION, "standardized", COMPONENT_BITS, components, chosen, contents], [])
     path = cache.cache_folder(folder) / f"components-{key[:24]}"
 
     def made() -> dict[str, NDArray[np.generic]]:
