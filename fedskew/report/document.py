@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -331,45 +332,25 @@ def span(values: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def seconds_of(runs: Sequence[Run]) -> dict[str, float]:
-    """Return mean seconds per round by PARTS over runs.
+def time_table(column: ColumnResults) -> Table:
+    """Return seconds per round by what they went into.
 
     Clients' own time is divided by the processes that shared it, which is exact when all were equally busy.
     """
-    by_run = []
-    for run in runs:
+    lines = []
+    for row in column.measured:
         by_round = []
-        for record in run.records:
+        for record in chain.from_iterable(run.run.records for run in row.runs):
             seconds = record.seconds
             work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
             rest = seconds.round - work - seconds.server - seconds.evaluation
             by_round.append((work, seconds.server, seconds.evaluation, max(0.0, rest)))
-        by_run.append(np.mean(by_round, axis=0))
-    return dict(zip(PARTS, np.mean(by_run, axis=0).tolist(), strict=True))
-
-
-def seconds_by_training(column: ColumnResults) -> dict[str, dict[str, float]]:
-    """Return the seconds per round of a column's trainings, by the rows that each serves: one run per seed."""
-    rows_of: dict[str, list[str]] = {}
-    runs: dict[str, Run] = {}
-    for measured in column.runs:
-        name = measured.run.name
-        runs[name] = measured.run
-        rows_of.setdefault(name, []).append(measured.cell.row)
-    by_rows: dict[str, list[Run]] = {}
-    for name, rows in rows_of.items():
-        by_rows.setdefault(", ".join(rows), []).append(runs[name])
-    return {rows: seconds_of(group) for rows, group in by_rows.items()}
-
-
-def time_table(column: ColumnResults) -> Table:
-    """Return seconds per round by what they went into."""
-    lines = []
-    for rows, seconds in seconds_by_training(column).items():
-        values = [*seconds.values(), sum(seconds.values())]
-        lines.append([rows, *(f"{value:.3f}" for value in values)])
-    caption = "seconds a round, mean over rounds and seeds; one training a row."
-    return table(caption, ("training", *PARTS, "round"), lines)
+        means = np.mean(by_round, axis=0)
+        lines.append([row.row, *(f"{value:.3f}" for value in (*means, means.sum()))])
+    caption = (
+        "seconds a round, mean over rounds and seeds; rows that share a training share its time."
+    )
+    return table(caption, ("method", *PARTS, "round"), lines)
 
 
 def runs_table(results: ExperimentResults) -> Table:

@@ -1,4 +1,4 @@
-"""A figure of one panel: five ways to draw one, and its file as SVG, PDF or PNG."""
+"""A figure of one panel: four ways to draw one, and its file as SVG, PDF or PNG."""
 
 import io
 import re
@@ -311,28 +311,3 @@ def strip(by_row: Mapping[str, Floats], x: str, lowest: str) -> Figure | None:
 
     numbers = [f"{row} mean {means[row]:.1f}, {lowest} {lows[row]:.1f}" for row in by_row]
     return Figure(f"{x}: {'; '.join(numbers)}.", draw, 0.34 * len(by_row) + 1.0)
-
-
-def bars(by_row: Mapping[str, Mapping[str, float]], x: str) -> Figure | None:
-    """Return a bar of parts per row; None without rows."""
-    if not by_row:
-        return None
-
-    def draw(axes: Axes) -> None:
-        rows = [list(of_row.values()) for of_row in by_row.values()]
-        parts_RP = np.array(rows)
-        ends_RP = parts_RP.cumsum(axis=1)
-        for number, part in enumerate(next(iter(by_row.values()))):
-            widths_R = parts_RP[:, number]
-            axes.barh(
-                range(len(by_row)),
-                widths_R,
-                left=ends_RP[:, number] - widths_R,
-                color=COLORS[number + 1],
-                label=part,
-            )
-        set_rows(axes, list(by_row))
-        axes.set_xlabel(x)
-
-    totals = "; ".join(f"{row} {sum(of_row.values()):.2g}" for row, of_row in by_row.items())
-    return Figure(f"{x}: {totals}.", draw, 0.34 * len(by_row) + 1.3)

@@ -18,10 +18,10 @@ from data.package_files import ROOT
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell
 from fedskew.formatting import plural
+from fedskew.report.differences import strata
 from fedskew.report.inference import with_interval
 from fedskew.report.results import SeedResult
 from fedskew.report.runs import Run
-from fedskew.report.strata import strata
 from server_app.keys import SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, Seconds
 from server_app.round_selection import points_of, select, summarize

@@ -10,6 +10,7 @@ import numpy as np
 from client_app.personal import is_personal
 from client_app.ranking import STATED
 from fedskew.experiments.experiments import Experiment
+from fedskew.report.differences import estimated
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
@@ -21,6 +22,7 @@ from fedskew.report.format import (
     plain,
     scale_of,
     signed,
+    spread_words,
     table,
     words,
     words_and_unit,
@@ -28,7 +30,6 @@ from fedskew.report.format import (
 from fedskew.report.inference import RESAMPLES, Estimate, Floats
 from fedskew.report.results import ColumnResults, ExperimentResults, RowResults
 from fedskew.report.rounds_to_target import in_rounds, reached, takes_training
-from fedskew.report.strata import estimated
 from server_app.evaluation import MOST_LISTED
 from server_app.keys import SELECTIONS
 from server_app.record import BY_CLASS, Spread
@@ -117,14 +118,6 @@ def papers_number(experiment: Experiment, row: RowResults) -> float | None:
     place = [*experiment.columns].index(row.column)
     papers = experiment.cells.get(row.row)
     return papers[place] if papers else None
-
-
-def spread_words(found: Estimate | None, metric: str = "") -> str:
-    """Return mean and standard deviation."""
-    if found is None:
-        return NONE
-    mean = plain(found.mean, metric)
-    return mean if found.sd is None else f"{mean} ± {plain(found.sd, metric)}"
 
 
 def main_table(

@@ -13,7 +13,7 @@ from scipy.stats import ttest_1samp
 
 from data import SettingError
 from fedskew.report.claims import judge
-from fedskew.report.differences import differences
+from fedskew.report.differences import class_weights, differences, strata
 from fedskew.report.format import words_and_unit
 from fedskew.report.inference import (
     Estimate,
@@ -27,7 +27,6 @@ from fedskew.report.inference import (
     with_interval,
 )
 from fedskew.report.results import SeedResult
-from fedskew.report.strata import class_weights, strata
 from server_app.record import ModelNumbers, RoundRecord, Spread
 from server_app.round_selection import Point
 
