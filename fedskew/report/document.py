@@ -22,8 +22,8 @@ from fedskew.report.tables import (
     main_table,
     number_table,
     of_columns,
-    ranking_tables,
-    recall_tables,
+    ranking_table,
+    recall_table,
     selection_table,
     tuning_table,
 )
@@ -45,8 +45,8 @@ CLAIMS = (
 )
 REACH = (
     "Counted in evaluated rounds. Rows that differ only in what is deployed share one training; its bytes count whole. "
-    "The row that is to be reached has its number in the round that is selected; a speed-up is over the round in which "
-    "it first had it. A row that ends below that number has no speed-up: it had the number and lost it again."
+    "The row that is to be reached has its number in the round that is selected. A row that ends below that number had "
+    "it and lost it again."
 )
 SELECTED = (
     "The best test round is chosen on the test set itself, which nobody could do in earnest; the means are over the "
@@ -178,8 +178,11 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
     claims = [claims_table(results, verdicts)] if verdicts else []
     reach = [reach_table(results)] if len(results.experiment.rows) > 1 else []
     about_curves = CURVES.format(selected=SELECTION_WORDS[results.experiment.selection])
-    of_clients = [*numbers("over the clients, in percent.", SPREAD), *client_tables(results)]
-    of_classes = [*numbers("recall by shot group in percent.", GROUPS), *recall_tables(results)]
+    of_clients = numbers("over the clients, in percent.", SPREAD)
+    of_clients += chain.from_iterable(map(client_tables, results.columns))
+    of_classes = numbers("recall by shot group in percent.", GROUPS)
+    of_classes += of_columns(results, recall_table)
+    ranking = of_columns(results, ranking_table)
     compared = of_columns(results, difference_table)
     tuned = of_columns(results, partial(tuning_table, results))
     selected = of_columns(results, selection_table)
@@ -192,7 +195,7 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
         Section("reach", "Rounds and bytes", REACH, reach),
         Section("selections", "Every way to choose the round", SELECTED, selected),
         Section("classes", "Classes", "", of_classes),
-        Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(results)),
+        Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking),
         Section("clients", "Clients", CLIENTS, of_clients),
         Section("calibration", "Calibration", ABOUT_CALIBRATION, calibration),
         Section("time", "Time", TIME, of_columns(results, time_table)),
