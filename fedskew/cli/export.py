@@ -113,9 +113,9 @@ def predict(
         reading[field] = value
     with at_once():
         from client_app.process import choose_device
-        from fedskew.export.inputs import read_inputs
         from fedskew.export.model_folder import ModelFolder
         from fedskew.export.predict import predict as predict_inputs
+        from fedskew.export.predict import read_inputs
 
     stderr = console(stderr=True)
     folder = ModelFolder(model)

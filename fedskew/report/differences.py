@@ -18,7 +18,6 @@ from fedskew.report.format import (
     first_upper,
     in_percent,
     signed,
-    spread_words,
     table,
     words,
     words_and_unit,
@@ -89,26 +88,28 @@ def differences(column: ColumnResults) -> list[Difference]:
 
 
 def difference_table(column: ColumnResults) -> Table:
-    """Return the differences of a column."""
+    """Return the differences of a column, and which rows are not judged."""
     metric = column.metric
-    shown = differences(column)
-    judged = [one for one in shown if not one.unfit]
+    found = {one.row.row: one for one in differences(column)}
+    judged = [one for one in found.values() if not one.unfit]
     test = "Holm's p" if len(judged) > 1 else "p"
-    by_row: dict[str, Line] = {}
+    lines: list[Line] = []
     for row in column.rows:
-        if row.row != column.reference.row and row.diverged:
-            by_row[row.row] = [row.row, NONE, NONE, TableCell("not judged", row.unfit)]
-    for one in shown:
-        seeds = ", ".join(signed(value, metric) for value in one.found.by_seed.values())
-        verdict = TableCell("yes" if one.distinguishable else "no", strong=one.distinguishable)
-        if one.unfit:
-            verdict = TableCell("not judged", one.unfit)
-        elif one.p_holm is None:
-            verdict = TableCell(NONE, "one seed")
-        else:
-            verdict = replace(verdict, below=f"{test} {p_value(one.p_holm)}")
-        by_row[one.row.row] = [one.row.row, one.in_words, seeds, verdict]
-    lines = [by_row[row.row] for row in column.rows if row.row in by_row]
+        one = found.get(row.row)
+        words_of_row, seeds, p = NONE, NONE, None
+        if one is not None:
+            words_of_row, p = one.in_words, one.p_holm
+            seeds = ", ".join(signed(value, metric) for value in one.found.by_seed.values())
+        elif row.row == column.reference.row or not row.diverged:
+            continue
+        unfit = one.unfit if one is not None else row.unfit
+        verdict = TableCell(NONE, "one seed")
+        if unfit:
+            verdict = TableCell("not judged", unfit)
+        elif one is not None and p is not None:
+            is_other = one.distinguishable
+            verdict = TableCell("yes" if is_other else "no", f"{test} {p_value(p)}", is_other)
+        lines.append([row.row, words_of_row, seeds, verdict])
     measured = f"{words_and_unit(metric)}, {SELECTION_WORDS[column.selection]}"
     caption = f"{measured}: difference from {column.reference.row}."
     return table(caption, ("method", "difference", "by seed", "distinguishable"), lines)
@@ -124,9 +125,6 @@ def comparison(column: ColumnResults) -> str:
     shown = [difference for difference in judged if difference.found.n > 1] or judged
     if not shown:
         return ""
-    percent = " percent" if in_percent(column.metric) else ""
-    number = spread_words(column.reference.estimate, column.metric)
-    standard = f"{column.reference.row} ({number}{percent} {words(column.metric)})"
     texts: dict[bool, list[str]] = {True: [], False: []}
     for one in sorted(shown, key=lambda one: one.found.mean, reverse=True):
         texts[one.distinguishable].append(f"{one.row.row} {one.in_words}")
@@ -134,6 +132,7 @@ def comparison(column: ColumnResults) -> str:
     if texts[False]:
         seeds = plural(shown[0].found.n, "seed")
         sentence += f"; not distinguishable in {seeds}: {', '.join(texts[False])}"
+    standard = f"{column.reference.row}'s {words(column.metric)}"
     return first_upper(column.titled(f"against {standard}: {sentence}."))
 
 

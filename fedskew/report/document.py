@@ -53,9 +53,8 @@ SELECTED = (
     "last evaluated rounds. The best round kept is the one that the setting keep-best chose on validation data."
 )
 CLIENTS = (
-    "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. In the "
-    "figure a bar marks the mean, a circle the worst decile, which is the mean of the lowest tenth of the clients; "
-    "with few clients, the worst one."
+    "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. The worst "
+    "decile is the mean of the lowest tenth of the clients. In the figure a bar marks the mean."
 )
 CURVES = (
     "Lines are means over seeds; bands, of up to three rows, reach from the lowest to the highest. The table has the "

@@ -19,7 +19,7 @@ from fedskew.report.inference import Floats
 from fedskew.report.results import ColumnResults, RowResults, SeedResult
 from fedskew.report.rounds_to_target import bytes_until
 from fedskew.report.runs import slug
-from fedskew.report.tables import has_decile, vectors
+from fedskew.report.tables import vectors
 
 GRID = np.linspace(0, 1, 201)
 """The rates at which curves of seeds and classes are averaged."""
@@ -152,8 +152,7 @@ def spread(column: ColumnResults) -> Figure | None:
         shares_SK = vectors(row, key)
         if shares_SK is not None and not np.isnan(shares_SK).all():
             by_row[row.row] = 100 * shares_SK
-    lowest = "worst decile" if has_decile(column) else "worst client"
-    return strip(by_row, f"{words(key)}, %", lowest)
+    return strip(by_row, f"{words(key)}, %")
 
 
 Curve = Callable[[NDArray[np.bool_], Floats], Floats]
