@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedskew.experiments.claims import Better, Claim, Contrast, HeldBy, Same, Series
+from fedskew.experiments.claims import Better, Claim, Contrast, HeldBy, Series
 from fedskew.formatting import p_value, plural
 from fedskew.report.differences import strata
 from fedskew.report.format import (
@@ -39,8 +39,6 @@ from fedskew.report.inference import (
 from fedskew.report.results import ExperimentResults, RowResults
 from fedskew.report.rounds_to_target import in_last_alone, no_level, rounding_of, rounds_sooner
 
-HASH_DIGITS = 16
-"""Digits of a model's hash that a verdict shows."""
 SAYS = {
     "holds": "holds",
     "unclear": "not distinguishable",
@@ -176,8 +174,6 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
     """Return the verdict on one claim, its p-value not corrected yet."""
     if isinstance(claim, HeldBy):
         return Verdict(claim, status="holds", why_not=f"in closed form; {claim.held_by} checks it")
-    if isinstance(claim, Same):
-        return judge_models(results, claim)
     columns = claim.columns or tuple(results.experiment.columns)
     parts = parts_of(results, claim, columns)
     among = claim.in_columns or len(parts)
@@ -219,30 +215,6 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
     if verdict.status == "holds" and len(fit) < among:
         return replace(verdict, status="unclear")
     return verdict
-
-
-def judge_models(results: ExperimentResults, claim: Same) -> Verdict:
-    """Return whether each row has one model, to the bit, in all columns and seeds."""
-    statuses = []
-    sentences = []
-    for row in claim.same:
-        hashes = []
-        for cell in results.cells:
-            if cell.row == row:
-                summary = results.runs[cell.run.run_id].summary or {}
-                hashes.append(summary.get("model-hashes", {}).get(cell.deployed))
-        known = [code for code in hashes if code is not None]
-        models = {*known}
-        what = (
-            f"one model, {known[0][:HASH_DIGITS]}," if len(models) == 1 else f"{len(models)} models"
-        )
-        sentences.append(f"{row}: {what} in {len(known)} of {len(hashes)} runs")
-        if len(models) > 1:
-            statuses.append("fails")
-        elif not known or len(known) < len(hashes):
-            statuses.append("open")
-    status = min(statuses, default="holds")  # fails goes before open
-    return Verdict(claim, status=status, why_not="; ".join(sentences))
 
 
 def decided(
