@@ -11,7 +11,6 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from data import SettingError
 from fedskew.report.document import Document, document
 from fedskew.report.figures import (
-    by_round,
     figures,
     precision,
     sensitivity,
@@ -19,7 +18,6 @@ from fedskew.report.figures import (
 from fedskew.report.render import write_figures
 from fedskew.report.results import ExperimentResults
 
-COLUMN = "LDA 0.5"
 LABELS = {
     "claims": ["1. creff above fedavg", "difference, points"],
     "differences-lda-0-5": ["creff", "difference, points"],
@@ -76,11 +74,3 @@ def test_areas_below_the_curves_are_the_metrics(seed: int) -> None:
     assert area == pytest.approx(roc_auc_score(positive_N, score_N), abs=0.005)
     mean = precision(positive_N, score_N)[1:].mean()
     assert mean == pytest.approx(average_precision_score(positive_N, score_N), abs=0.01)
-
-
-def test_lines_by_bytes_stand_at_the_megabytes_sent(results: ExperimentResults) -> None:
-    group = results.of("fedavg", COLUMN, "balanced-accuracy").runs
-    sent = [record.bytes_down + record.bytes_up for run in group for record in run.run.records]
-    points = by_round(group, by_bytes=True)
-    assert points is not None
-    assert points[0][-1] == pytest.approx(sum(sent) / len(group) / 1e6)

@@ -210,20 +210,6 @@ def test_a_claim_and_the_difference_it_is_about_have_one_interval_and_one_verdic
             assert (verdict.status == "holds") == (shown.distinguishable and shown.found.mean > 0)
 
 
-def test_a_claim_in_some_columns_holds_where_the_best_of_them_do(tmp_path: Path) -> None:
-    claim = {"says": "", "better": "creff", "than": "fedavg", "in_columns": 1}
-    (verdict,) = judge(frozen_results(tmp_path, claims=[claim]))
-    assert verdict.found.by_seed == {
-        0: pytest.approx(3.9),
-        1: pytest.approx(4.2),
-        2: pytest.approx(1.9),
-    }
-    columns = frozen_results(tmp_path).columns
-    of_columns = [differences(column)[0].found.ends for column in columns]
-    assert verdict.found.interval is not None
-    assert (verdict.found.interval.low, verdict.found.interval.high) == max(of_columns)
-
-
 def test_students_interval_and_p_are_scipys() -> None:
     margins = [0.2, -13.7, 16.7, 4.0]
     expected = ttest_1samp(margins, 0)
