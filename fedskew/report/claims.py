@@ -129,6 +129,14 @@ class Verdict:
             return "rounds"
         return "points" if self.metric and in_percent(self.metric) else ""
 
+    @property
+    def in_words(self) -> tuple[str, str]:
+        """The mean difference and its interval; empty where there is none."""
+        if not self.n:
+            return "", ""
+        effect = f"{signed(self.found.mean, self.metric)} {self.unit}".rstrip()
+        return effect, ends_words(*self.found.ends, self.metric).strip()
+
 
 def claim_json(verdict: Verdict) -> dict[str, Any]:
     """Return a verdict for other programs; the keys are public."""
@@ -545,29 +553,23 @@ def claims_table(results: ExperimentResults, verdicts: Sequence[Verdict]) -> Tab
             later = "cannot be" if verdict.why_not else "not measured yet"
             details.append(f"{verdict.unmeasured} {later}")
         beside = ", ".join(filter(None, [*details, verdict.unfit])) or verdict.why_not
+        found = verdict.found
+        seeds = [signed(value, verdict.metric) for value in found.by_seed.values()]
+        p = TableCell(NONE, "one seed" if verdict.n == 1 else "")
+        if found.interval is not None and verdict.p_holm is not None:
+            p = TableCell(p_value(verdict.p_holm), f"over {found.interval.resampled}")
         row = [
             TableCell(f"{number}. {verdict.claim.says}", claim_in_words(verdict, columns)),
             TableCell(SAYS[verdict.status], beside, strong=verdict.status == "holds"),
-            *measured_cells(verdict),
+            TableCell(
+                " ".join(verdict.in_words).strip() or NONE,
+                f"seeds: {', '.join(seeds)}" if verdict.n > 1 else "",
+            ),
+            p,
         ]
         rows.append(row)
     caption = "Each claim, its verdict, and the difference that it is about."
     return Table(caption, headings, rows, wordy=True)
-
-
-def measured_cells(verdict: Verdict) -> list[TableCell]:
-    """Return the mean difference with its interval, below it those of the seeds, and p with what was drawn."""
-    found, metric = verdict.found, verdict.metric
-    difference = TableCell(NONE)
-    if verdict.n:
-        effect = f"{signed(found.mean, metric)} {verdict.unit}".rstrip()
-        seeds = ", ".join(signed(value, metric) for value in found.by_seed.values())
-        below = f"seeds: {seeds}" if verdict.n > 1 else ""
-        difference = TableCell(effect + ends_words(*found.ends, metric), below)
-    p = TableCell(NONE, "one seed" if verdict.n == 1 else "")
-    if found.interval is not None and verdict.p_holm is not None:
-        p = TableCell(p_value(verdict.p_holm), f"over {found.interval.resampled}")
-    return [difference, p]
 
 
 def claim_in_words(verdict: Verdict, columns: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from fedskew.experiments.experiments import (
     entries_in,
     file_of_suite,
 )
-from fedskew.formatting import escaped
+from fedskew.formatting import escaped, p_value
 from fedskew.report.claims import (
     SAYS,
     Verdict,
@@ -27,7 +27,6 @@ from fedskew.report.claims import (
     corrected,
     counted,
     judge_claim,
-    measured_cells,
 )
 from fedskew.report.format import NONE, TableCell, plain, table
 from fedskew.report.inference import is_significant
@@ -45,11 +44,12 @@ WORDS = {
     "open": SAYS["open"],
 }
 """A claim's status in words, in the order in which a paper's are counted."""
-HEADINGS = ("statement", "the paper", "here", "p", "verdict")
+HEADINGS = ("statement", "the paper", "here", "95 % interval", "verdict")
 SCALE = {
     "laptop": "at the size for a laptop: every statement says what its smaller edition gives up",
     "full": "at the papers' own scale",
 }
+SEEDS_AND_P = "Seeds beside a verdict are the number that would decide; p is Holm's, and stands where it is below 1."
 MOST_SEEDS = 20
 """A claim that takes more seeds than these cannot be judged."""
 
@@ -77,9 +77,9 @@ class Statement:
         verdict = self.verdict
         seeds = ""
         if self.needs_too_many_seeds:
-            seeds = f"more than {MOST_SEEDS} seeds would be needed"
+            seeds = f"over {MOST_SEEDS} seeds"
         elif verdict.more_seeds is not None:
-            seeds = f"{verdict.more_seeds} seeds would decide"
+            seeds = f"{verdict.more_seeds} seeds"
         elif verdict.status == "unclear":
             seeds = "one seed says nothing of others"
         reasons = "; ".join(filter(None, [verdict.why_not, verdict.unfit, seeds]))
@@ -95,19 +95,20 @@ class Statement:
     def cells(self) -> list[TableCell]:
         """The row of the paper's table, by HEADINGS."""
         verdict = self.verdict
-        difference, p = measured_cells(verdict)
-        details = []
+        here, interval = verdict.in_words
         if verdict.found.margin:
-            details.append(f"claimed: above {plain(verdict.found.margin, verdict.metric)}")
+            here += f" (claimed: above {plain(verdict.found.margin, verdict.metric)})"
+        if verdict.p_holm is not None and verdict.p_holm < 1:
+            interval += f", p {p_value(verdict.p_holm)}"
+        details = ""
         if verdict.n and verdict.parts > 1:
-            details.append(f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}")
-        below = "; ".join(filter(None, [*details, difference.below]))
+            details = f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}"
         place = self.paper.paper.partition(", ")[2]
         return [
             TableCell(verdict.claim.says, place),
             TableCell(verdict.claim.number or NONE),
-            replace(difference, below=below),
-            TableCell(p.text),
+            TableCell(here or NONE, details),
+            TableCell(interval or NONE),
             TableCell(self.in_words),
         ]
 
@@ -235,16 +236,20 @@ def markdown(report: PapersReport, day: date) -> str:
         "# The papers' statements",
         f"{suite.title}. Made by `{report.command}` and `fedskew report {suite.name} --markdown`, "
         f"on {day.isoformat()}, {SCALE[suite.size]}.\n{report.about}",
+        SEEDS_AND_P,
         "\n".join(f"* {escaped(count)}" for count in report.counts.values()),
     ]
     for paper, statements in report.by_paper.items():
         of_paper = table(paper, HEADINGS, [one.cells for one in statements], wordy=True)
         parts.append(f"## {rendered('table.md', table=of_paper)}".rstrip())
-    # Several statements share an edition.
-    lost = dict.fromkeys(f"{one.entry}: {one.lost}" for one in report.statements if one.lost)
-    if lost:
-        lines = "\n".join(f"* {escaped(line)}" for line in lost)
-        parts += ["## What the smaller editions give up", lines]
+    entries: dict[str, dict[str, None]] = {}  # by what they give up, which several can share
+    for one in report.statements:
+        if one.lost:
+            entries.setdefault(one.lost, {})[one.entry] = None
+    if entries:
+        texts = [f"{', '.join(names)}: {lost}" for lost, names in entries.items()]
+        lines = [f"* {escaped(text)}" for text in texts]
+        parts += ["## What the smaller editions give up", "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -268,9 +273,9 @@ def terminal_lines(report: PapersReport) -> list[str]:
     """Return a line per paper, then one per claim."""
     lines = [*report.counts.values(), report.about]
     for one in report.statements:
-        says, _, here, p, verdict = one.cells
+        says, _, here, interval, verdict = one.cells
         line = f"{one.paper.paper}: {says.text}: {verdict.text}"
         if one.verdict.n:
-            line += f" ({here.text}, p {p.text})"
+            line += f" ({here.text} {interval.text})"
         lines.append(line)
     return lines
