@@ -283,7 +283,7 @@ def of_server(
     scores: Scores,
     counts_KC: Tensor,
     groups: Mapping[str, Sequence[int]],
-    positive: PositiveClass | None = None,
+    positive: PositiveClass | None,
 ) -> ModelNumbers:
     """Return the numbers of scores on the global test set, and what they mean for each client's own classes."""
     pooled = metrics_from(scores, groups, positive)

@@ -72,7 +72,9 @@ def reply(
             "num-examples": examples,
             "loss": 1.0,
             "steps": steps,
-            "coefficient-sum": expected_coefficient_sum(steps, rounds.server.training.momentum),
+            "coefficient-sum": expected_coefficient_sum(
+                steps, rounds.server.training.momentum, 0.0
+            ),
             "seconds": 1.0,
             **metrics,
         },
