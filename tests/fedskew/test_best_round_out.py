@@ -15,9 +15,8 @@ from safetensors.torch import load_file
 import fedskew
 from data import SettingError, federate
 from fedskew.export.from_run import TrainedRun, export
-from fedskew.export.inputs import Inputs, Read
 from fedskew.export.model_folder import ModelFolder
-from fedskew.export.predict import predict
+from fedskew.export.predict import Inputs, Read, predict
 from server_app.checkpoint import best_checkpoint
 from server_app.run_folder import RunFolder
 
