@@ -59,8 +59,7 @@ def with_features(
         DataError: a cache that cannot be written.
     """
     frozen = settings.freeze == "all"
-    strongest_noise, _ = federation.noise
-    changed = federation.augmentation != "none" or strongest_noise or changes_images
+    changed = federation.augmentation != "none" or changes_images
     if not frozen and (model != RANDOM_CONV or changed):
         return federation
     if frozen and not settings.weights_sha256:

@@ -30,8 +30,6 @@ from data.sites import resolved
 from data.text import is_whole, name_list
 
 USED_IN = {
-    "cinic_train": ("cinic",),
-    "window_width": ("abide",),
     "window_stride": ("abide",),
     "test_fold": ("abide", "own"),
     **dict.fromkeys(OF_OWN, ("own",)),
@@ -171,8 +169,6 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...], shape: tuple[
     images = len(shape) == 3
     rule = f"is for images, and the inputs are vectors of {shape[0]}"
     settings.require(images or settings.augmentation == "none", "augmentation", rule)
-    in_memory = images and not settings.in_files
-    settings.require(in_memory or not settings.noise, "noise", "is for images, which are in memory")
 
 
 def _sites(settings: DataSettings) -> tuple[str, ...]:
@@ -220,12 +216,9 @@ def _check_sizes(settings: DataSettings, partition: str, clients: int, classes: 
         settings.require(settings.imbalance_factor == 1, "train_images", rule)
         rule = f"contradicts largest-class = {settings.largest_class}"
         settings.require(settings.largest_class == 0, "train_images", rule, "set one of the two")
-    if partition == "llt":
-        if clients % classes:
-            rule = f"must be a multiple of the number of classes, {classes}, under partition llt"
-            raise SettingError("clients", clients, rule)
-        rule = f"has no effect with clients = {clients}, as many as classes: there the two forms are one"
-        settings.require(settings.llt_form == "exact" or clients > classes, "llt_form", rule)
+    if partition == "llt" and clients % classes:
+        rule = f"must be a multiple of the number of classes, {classes}, under partition llt"
+        raise SettingError("clients", clients, rule)
 
 
 def _usual(settings: DataSettings, names: tuple[str, ...]) -> CatalogEntry | None:

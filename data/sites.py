@@ -13,7 +13,7 @@ from data.text import name_list
 
 RESOLVED = re.compile(r"(?P<path>.+)#(?P<sha256>[0-9a-f]{64})")
 """FILE#SHA256: how resolved settings name the agreement, so that it cannot be changed under a run."""
-OF_ABIDE = ("window_width", "window_stride", "test_fold")
+OF_ABIDE = ("window_stride", "test_fold")
 OF_ALL = ("dataset", "augmentation", *OF_ABIDE, "clients", "partition")
 """What a run states for all sites beside what the agreement says."""
 NOT_OF_SITES = (

@@ -15,7 +15,7 @@ from data.readers.array_types import Bytes, Floats
 from data.readers.file_type import is_dicom_file, is_nifti, truly
 from data.readers.intensity import Stored, chosen_frame, shown
 from data.readers.medical import dicom_data, nifti_plane, read_dicom, read_nifti
-from data.settings import DataSettings
+from data.settings import LARGEST_IMAGE, DataSettings
 from data.text import said
 
 EIGHT_BIT = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
@@ -78,8 +78,8 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
     """Return the numbers of a file whose black and white are a question, else an image of mode L or RGB.
 
     Raises:
-        DataError: a file that is missing, no image, or of more pixels than max-image-pixels, which are counted before
-            it takes memory for them.
+        DataError: a file that is missing, no image, or of more pixels than LARGEST_IMAGE, which are counted before it
+            takes memory for them.
     """
     try:
         if is_dicom_file(file):
@@ -110,7 +110,7 @@ def read_with_pil(
 ) -> Stored | Image.Image:
     """Return what stored_in does, of an image in one of Pillow's formats. `file` is what a refusal names."""
     before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = settings.max_image_pixels
+    Image.MAX_IMAGE_PIXELS = LARGEST_IMAGE
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about metadata beside the pixels
@@ -123,7 +123,7 @@ def read_with_pil(
                 refuse_what_pillow_loses(file, opened)
                 return stored_of_pil(file, opened, channels)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        rule = f"is an image of more pixels than max-image-pixels = {settings.max_image_pixels}"
+        rule = f"is an image of more than {LARGEST_IMAGE} pixels"
         raise DataError(rule, where=file) from None
     finally:
         Image.MAX_IMAGE_PIXELS = before

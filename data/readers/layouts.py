@@ -64,7 +64,7 @@ class Layout:
             for array, array_shape, dtype in matlab.whosmat(file):  # the heads alone
                 if array in ("X", "y"):
                     sizes[array] = math.prod(array_shape) * np.dtype(dtype).itemsize
-            refuse_large(file, sizes, self.settings)
+            refuse_large(file, sizes)
             arrays = matlab.loadmat(file, variable_names=["X", "y"])
             labels = arrays["y"].ravel().astype(np.int64)
             images = np.moveaxis(arrays["X"], -1, 0)
@@ -72,15 +72,12 @@ class Layout:
         return Raw(*splits)
 
     def cinic(self) -> Raw:
-        """train/CLASS/*, valid/CLASS/*, test/CLASS/*; `cinic-train` says whether valid is training data."""
+        """train/CLASS/*, valid/CLASS/*, test/CLASS/*; valid is training data too, as in FedMA."""
         folder = self.root / "CINIC-10"
         train, valid, test = (
             self.class_folders(folder, part, self.classes) for part in ("train", "valid", "test")
         )
         test_split = self.split(folder, test, "test")
-        if self.settings.cinic_train == "train":
-            train_split = self.split(folder, train, "train")
-            return Raw(train_split, test_split, self.split(folder, valid, "val"))
         return Raw(self.split(folder, train + valid, "train"), test_split)
 
     def tiny_imagenet(self) -> Raw:
@@ -178,7 +175,7 @@ class Layout:
             if settings.download and incomplete(folder, file.stem):
                 fetch_pcp(self.root, file.stem)
             site = read_pcp(folder, file.stem)
-        return windows_of(site, settings.window_width, settings.window_stride, settings.test_fold)
+        return windows_of(site, settings.window_stride, settings.test_fold)
 
     def class_folders(self, folder: Path, part: str, class_names: tuple[str, ...]) -> Files:
         """Return PART/CLASS/* of a folder, with paths from that folder. Raises DataError for a folder of no class."""

@@ -14,7 +14,7 @@ from data.errors import DataError, SetOption
 from data.extras import needed
 from data.readers.array_types import Array, Booleans, Bytes, Floats, Shape
 from data.readers.intensity import Stored, chosen_frame
-from data.settings import DataSettings
+from data.settings import LARGEST_IMAGE, DataSettings
 from data.text import said
 
 MONOCHROME = ("MONOCHROME1", "MONOCHROME2")
@@ -51,7 +51,7 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | By
         rows, columns = data.get("Rows"), data.get("Columns")
         if not rows or not columns or not any(element in data for element in PIXELS):
             raise DataError("is a DICOM file without an image", where=where)
-        refuse_large(file, rows * columns, settings)
+        refuse_large(file, rows * columns)
         # In small letters pydicom does not know it.
         data.PhotometricInterpretation = text_of(data, "PhotometricInterpretation")
         photometric = data.PhotometricInterpretation
@@ -108,12 +108,10 @@ def complete(data: Any, frame: int) -> None:
             setattr(data, name, usual[name])
 
 
-def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:
-    """Raise DataError for an image of more pixels than the settings allow, before it takes memory."""
-    most = settings.max_image_pixels
-    if pixels > most:
-        rule = f"is an image of more pixels than max-image-pixels = {most}"
-        raise DataError(rule, where=file)
+def refuse_large(file: Path, pixels: int) -> None:
+    """Raise DataError for an image of more pixels than LARGEST_IMAGE, before it takes memory."""
+    if pixels > LARGEST_IMAGE:
+        raise DataError(f"is an image of more than {LARGEST_IMAGE} pixels", where=file)
 
 
 def color_of(file: Path, data: Any, frame: int) -> Bytes:
@@ -334,7 +332,7 @@ def read_nifti(file: Path, settings: DataSettings) -> Stored:
     volume = nibabel.load(file)
     plane = nifti_plane(file, volume)
     height, width = plane.size
-    refuse_large(file, height * width, settings)
+    refuse_large(file, height * width)
     count = plane.shape[plane.through]
     place = chosen_frame(file, count, settings)
 

@@ -37,7 +37,7 @@ LARGEST = float(np.finfo(np.float32).max)
 """The largest number that a cell may have: inputs are float32."""
 INPUT, IGNORED = "input", "ignored"
 """What `columns_of` calls columns without a role."""
-OF_READING = ("classes", "columns", "missing", "outside_folder", "max_unpacked_mib")
+OF_READING = ("classes", "columns", "missing", "outside_folder")
 """The settings that change what a scan finds."""
 HEADER_ROWS = 20
 """Rows among which the header is looked for: those before it are empty."""

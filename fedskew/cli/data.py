@@ -24,7 +24,7 @@ from data.readers.catalog import (
     members,
 )
 from data.text import name_list
-from fedskew.cli.options import AsJson, MaxImagePixels, MaxUnpackedMiB, Settings
+from fedskew.cli.options import AsJson, Settings
 from fedskew.cli.run_selection import check_settings, checked_texts
 from fedskew.cli.terminal import (
     BAD_INPUT,
@@ -225,8 +225,6 @@ def check(
             help="The setting labels: a CSV file with the labels of DICOM files, or a DICOM keyword."
         ),
     ] = "",
-    max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
-    max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Settings = None,
 ) -> None:
     """Check whether your data can be used, reading every image, and print the command that uses them.
@@ -240,14 +238,9 @@ def check(
         "input-shape": input_shape,
         # The command that is printed works in every folder.
         "labels": str(Path(labels).expanduser().absolute()) if labels_file(labels) else labels,
-        "max-image-pixels": max_image_pixels,
-        "max-unpacked-mib": max_unpacked_mib,
     }
-    for key, value in list(given.items())[1:]:
-        # The command that is printed at the end states only what differs from the defaults.
-        if value == getattr(DataSettings, key.replace("-", "_")):
-            del given[key]
-    given |= stated
+    # The command that is printed at the end states only what differs from the defaults.
+    given = {key: value for key, value in given.items() if value} | stated
     with at_once():
         from data.errors import InputError
         from fedskew.cli import data_check

@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from data import DataError, DataSettings, SettingError, require
-from fedskew.cli.options import AsJson, MaxImagePixels, MaxUnpackedMiB, set_option
+from data import DataError, SettingError, require
+from fedskew.cli.options import AsJson, set_option
 from fedskew.cli.run_selection import checked_texts
 from fedskew.cli.terminal import console
 from fedskew.formatting import numeric, percent, terminal_table
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 out = console()
 READ_BY = (
-    "first_label", "pixel_range", "frame", "columns", "missing", "split_seed", "test_fold", "outside_folder",
+    "first_label", "pixel_range", "frame", "columns", "missing", "test_fold", "outside_folder",
 )  # fmt: skip
 """Settings by which inputs are read."""
 SHOWN_CLASSES = 10
@@ -89,8 +89,6 @@ def predict(
             metavar="FILE", help="Write all predictions as CSV, with the table's own columns."
         ),
     ] = None,
-    max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
-    max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Annotated[
         list[str] | None,
         set_option("A setting for reading the inputs, as for `fedskew run`."),
@@ -103,10 +101,7 @@ def predict(
     for path in (model, data):
         if not path.exists():
             raise DataError("there is no such file or folder", where=str(path))
-    reading: dict[str, Any] = {
-        "max_image_pixels": max_image_pixels,
-        "max_unpacked_mib": max_unpacked_mib,
-    }
+    reading: dict[str, Any] = {}
     for key, value in checked_texts(settings, alone=False).items():
         field = key.replace("-", "_")
         require(field in READ_BY, key, value, "says nothing of how inputs are read")

@@ -62,7 +62,3 @@ RecordsFolder = Annotated[
         help="Kept records (default: benchmarks/papers).",
     ),
 ]
-MaxImagePixels = Annotated[int, typer.Option(min=1, help="The setting max-image-pixels.")]
-MaxUnpackedMiB = Annotated[
-    int, typer.Option("--max-unpacked-mib", min=1, help="The setting max-unpacked-mib.")
-]
