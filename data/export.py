@@ -1,6 +1,6 @@
 """Partitions written to disk: partition files, and one folder per client for a trial between sites.
 
-`fedskew data save-partition` writes a partition file, from settings or from a CSV file with columns sample and client.
+`fedskew data save-partition` writes a partition file.
 `fedskew data export-sites` writes a folder OUT/NAME per client, with data.npz and site.toml.
 """
 
@@ -12,16 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.dataset import Dataset
 from data.errors import DataError
 from data.federation import Federation
 from data.partition_files import SavedPartition, save
 from data.readers.image_files import ImageFiles
-from data.readers.rows import is_missing, read_table
-from data.settings import DataSettings
-from data.text import is_whole
 
-SAMPLE, CLIENT = "sample", "client"
 HEADING = """\
 # The one text that all parties agree to. What is empty here must be filled in: app with the hash that
 # `fedskew-site approve` shows, and each key with what `fedskew-site key` prints at the site.
@@ -48,52 +43,6 @@ def save_partition(federation: Federation, path: Path) -> None:
         holdout=federation.holdout_indices,
     )
     save(path, saved)
-
-
-def partition_by_table(path: Path, data: Dataset) -> SavedPartition:
-    """Return the partition of a table. Each row gives a training sample, by its place from 0, to a client by name.
-
-    Clients are numbered in the order of their names, of their values where all are whole numbers. Samples that are not
-    in the table stay unused.
-
-    Raises:
-        DataError: a column that is missing, a sample that is none or is there twice.
-    """
-    where = str(path)
-    samples = len(data.train.labels)
-    held: dict[str, list[int]] = {}
-    row_of_sample: dict[int, int] = {}
-    table = read_table(path, DataSettings(), {SAMPLE, CLIENT})
-    for name in (SAMPLE, CLIENT):
-        if name not in table.columns:
-            listed = ", ".join(table.header)[:200]
-            raise DataError(f"there is no column {name!r}, only {listed}", where=where)
-    cells = zip(table.lines, table.columns[SAMPLE], table.columns[CLIENT], strict=True)
-    for line, sample, client in cells:
-        # Fewer than 12 digits, as int refuses texts of thousands.
-        number = int(sample) if is_whole(sample) and len(sample) < 12 else samples
-        rule = ""
-        if number >= samples:
-            rule = f"column {SAMPLE}: {sample[:80]!r}: must be a training sample's place, 0..{samples - 1}"
-        elif number in row_of_sample:
-            rule = f"sample {number} is that of row {row_of_sample[number]} too"
-        elif is_missing(client):
-            rule = f"column {CLIENT}: {client[:80]!r}: must name a client"
-        if rule:
-            raise DataError(f"row {line}, {rule}", where=where)
-        row_of_sample[number] = line
-        held.setdefault(client, []).append(number)
-    if not held:
-        raise DataError("names no sample", where=where)
-
-    names = sorted(held, key=int) if all(map(is_whole, held)) else sorted(held)
-    return SavedPartition(
-        data=data.content,
-        train=tuple(np.sort(np.array(held[name], np.int64)) for name in names),
-        test=np.arange(len(data.test.labels), dtype=np.int64),
-        domains=None,
-        holdout=np.zeros(0, np.int64),
-    )
 
 
 def write_sites(federation: Federation, out: Path, name: str) -> list[Path]:

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from data import DataError, DataSettings, require
-from data.partition_files import save as write_partition
 from data.readers import cache
 from data.readers.catalog import (
     ALIASES,
@@ -137,35 +136,19 @@ def save(
         Path, typer.Argument(help="The file to write; the setting partition-file reads it.")
     ],
     settings: Settings = None,
-    table: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="CSV",
-            help="Read it from a CSV with columns sample and client.",
-        ),
-    ] = None,
 ) -> None:
     """Save a partition to a file, for the setting partition-file."""
     stated = checked_texts(settings)
-    if table is not None:
-        require(table.is_file(), "--from", str(table), "there is no such file")
     with at_once():
-        from data import federate, load
-        from data.export import partition_by_table, save_partition
+        from data import federate
+        from data.export import save_partition
         from server_app.settings import parse
 
     chosen = parse(stated)
-    if table is not None:
-        partition = partition_by_table(table, load(chosen.data))
-        write_partition(file, partition)
-        parts, tests = partition.train, len(partition.test)
-    else:
-        federation = federate(chosen.data, chosen.general.seed)
-        save_partition(federation, file)
-        parts, tests = federation.train_indices, len(federation.global_test)
-    samples = sum(map(len, parts))
-    out.print(f"{file}: {len(parts)} clients, {samples} training and {tests} test")
+    federation = federate(chosen.data, chosen.general.seed)
+    save_partition(federation, file)
+    samples, tests = federation.counts_KC.sum(), len(federation.global_test)
+    out.print(f"{file}: {federation.clients} clients, {samples} training and {tests} test")
 
 
 def matrix_table(federation: "Federation", title: str) -> Table:

@@ -50,19 +50,10 @@ def test_show_is_the_matrix_of_the_federation(
 
 
 def test_a_partition_is_saved_and_shown_again(tmp_path: Path, fedskew: FedSkew) -> None:
-    table, file = tmp_path / "who.csv", tmp_path / "partition.json"
+    file = tmp_path / "partition.json"
     assert fedskew("data", "save-partition", file, *settings_words("clients=3", "seed=7"))[0] == 0
     _, output, _ = fedskew("data", "show", "--set", f"partition-file={file}", "--json")
     assert json.loads(output)["hash"] == federate(DataSettings(clients=3), 7).hash
-    table.write_text("sample,client\n5,north\n0,south\n3,north\n")
-    assert fedskew("data", "save-partition", file, "--from", table)[0] == 0
-    federation = federate(DataSettings(partition_file=str(file)), 0)
-    assert [part.tolist() for part in federation.train_indices] == [[3, 5], [0]]
-    assert len(federation.global_test) == 360
-    for row in ("1437,a", "0,a\n0,b", ""):  # beyond the last sample, one sample twice, none
-        table.write_text(f"sample,client\n{row}\n")
-        status, _, errors = fedskew("data", "save-partition", file, "--from", table)
-        assert (status, errors.count("\n")) == (2, 1)
 
 
 def test_check_says_where_the_default_partition_will_not_do(
