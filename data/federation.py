@@ -17,13 +17,13 @@ from data.partitions import (
     domain_parts,
     domain_shares,
     feddf,
+    generator,
     hash_of,
     iid,
     lda,
     llt,
     quantity,
 )
-from data.random_draws import generator
 from data.readers.catalog import is_sites
 from data.readers.image_files import ImageFiles
 from data.resolve import resolve

@@ -26,6 +26,12 @@ HOPELESS = 30
 Poisson with mean 30, only one draw in 10^13 leaves none."""
 
 
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """Return a generator that depends on the run's seed and the purpose's name alone: no draw changes another one's."""
+    digest = hashlib.sha256(f"{seed}\n{purpose}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))
+
+
 def iid(labels_N: NDArray[np.int64], clients: int, generator: np.random.Generator) -> list[Indices]:
     """Shuffle and divide; sizes differ by at most one."""
     total = len(labels_N)

@@ -24,7 +24,7 @@ from client_app.ranking import MOST_RANKED
 from client_app.state import cores
 from data import DataError, SettingError, federate, load, require
 from data.partition_files import SavedPartition, save
-from data.random_draws import generator
+from data.partitions import generator
 from fedskew.diagnosis.table import read_counts
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import in_sections, plan, runs

@@ -19,8 +19,8 @@ from filelock import FileLock, Timeout
 from client_app.process import code_version
 from client_app.tensor_files import Damaged, check_length, writing
 from data import Federation, SettingError
+from data.files import owner_only
 from data.package_files import INSTALLED_AS_ONE, ROOT
-from data.private_files import owner_only
 from data.text import LineAboutRun, LineSink
 from server_app.record import RoundRecord, to_json
 from server_app.run_settings import RunSettings

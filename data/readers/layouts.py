@@ -9,7 +9,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.extras import needed
-from data.random_draws import generator
+from data.partitions import generator
 from data.readers.abide import fetch_pcp, incomplete, read_pcp, read_site, windows_of
 from data.readers.array_types import Shape
 from data.readers.catalog import KNOWN

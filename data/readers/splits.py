@@ -13,7 +13,7 @@ import numpy as np
 
 from data.errors import DataError, Remedy, SetOption
 from data.extras import needed
-from data.random_draws import generator
+from data.partitions import generator
 from data.readers.array_types import Array, Booleans, Integers, Shape, Texts
 from data.readers.image_files import ImageFiles
 from data.readers.rows import all_together

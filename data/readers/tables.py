@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data.errors import DataError, Remedy, SetOption
-from data.file_stamps import FileStamp, stamp_of
+from data.files import FileStamp, stamp_of
 from data.readers.array_types import Floats
 from data.readers.dicom_headers import headers_of, origins_of, unknown_patients
 from data.readers.image_files import ANY_SIZE, ImageFiles
