@@ -9,9 +9,8 @@ from typing import Any
 from client_app.local_site import DEFAULT_PERMISSIONS, PERMISSIONS, NotAgreed
 from data import DataError, DataSettings, SettingError
 from data.agreement import Agreement, read_agreement
-from data.readers.catalog import KNOWN, labels_file
+from data.readers.catalog import labels_file
 from data.settings import OF_OWN, USUAL
-from data.sites import abide_name
 from data.text import is_whole
 from data.toml_file import Table, read_toml
 from site_agent.audit import Audit
@@ -35,7 +34,7 @@ NOT_OF_AN_APP = ("device", "mask-key", "weights", "module", "read", "policy")
 """Keys of site.toml that are about FedSkew's own app, and have no meaning for another one."""
 MASK_KEY = "mask.key"
 """The file of the key for masked sums, beside site.toml, where that names no other."""
-DATA = ("folder", "npz", "csv", "abide")
+DATA = ("folder", "npz", "csv")
 DEVICES = ("cpu", "cuda", "auto")
 RUN = re.compile(r"[A-Za-z0-9](?:\.?[A-Za-z0-9+_-]){0,199}")
 """A run's id, which names a folder at a site. The method MODULE:CLASS has a full stop in it, and `..` is no id."""
@@ -99,7 +98,7 @@ class Site(Limits):
     agreement: Agreement
     """The one that the site has approved."""
     data: str
-    """folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE."""
+    """folder:PATH, npz:PATH or csv:PATH."""
     state: Path
     """Folder of its memory and cache, which belong to nobody else."""
     device: str = "cpu"
@@ -266,7 +265,7 @@ def read_site(path: Path) -> Site:
         state=state,
         device=device,
         threads=threads,
-        reading=reading_of(table, kind),
+        reading=reading_of(table),
         app=app_policy(table),
         mask_key=table.path("mask-key", table.take("mask-key", str, MASK_KEY)),
         **files,
@@ -277,21 +276,16 @@ def read_site(path: Path) -> Site:
 def data_of(table: SiteTable) -> tuple[str, Path]:
     """Return the kind of the site's data and their absolute path. Raises DataError for a path that is not there."""
     kind, _, named = table.take("data", str).partition(":")
-    rule = "must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE"
+    rule = "must be folder:PATH, npz:PATH or csv:PATH"
     table.require(kind in DATA and bool(named.strip()), "data", rule)
     path = table.path("data", named)
-    here = path
-    if kind == "abide":
-        is_site = abide_name(path.name) in KNOWN
-        table.require(is_site, "data", f"{path.name} is no site of ABIDE")
-        here = path.parent
-    is_there = here.is_file() if kind in ("npz", "csv") else here.is_dir()
-    table.require(is_there, "data", f"there is no {here}")
+    is_there = path.is_dir() if kind == "folder" else path.is_file()
+    table.require(is_there, "data", f"there is no {path}")
     return kind, path
 
 
-def reading_of(table: SiteTable, kind: str) -> DataSettings:
-    """Return how data of a kind are read, settings of OF_OWN. Raises DataError for what they do not allow."""
+def reading_of(table: SiteTable) -> DataSettings:
+    """Return how the data are read, settings of OF_OWN. Raises DataError for what they do not allow."""
     read = table.table("read", [DataSettings.key(field) for field in OF_OWN], {})
     settings: dict[str, Any] = {}
     for key in read.entries:
@@ -299,8 +293,6 @@ def reading_of(table: SiteTable, kind: str) -> DataSettings:
         settings[name] = read.take(key, type(getattr(USUAL, name)))
     if labels_file(settings.get("labels", "")) is not None:
         settings["labels"] = str(read.existing_file("labels"))
-    if settings and kind == "abide":
-        raise table.error("data", table.entries["data"], "is read in one way: [read] has no effect")
     try:
         return DataSettings(**settings)
     except SettingError as error:

@@ -17,12 +17,11 @@ from data.readers.catalog import (
     DOMAINS_PREFIX,
     KNOWN,
     NAMED_KINDS,
-    domain_names,
     is_own,
     labels_file,
     members,
 )
-from data.text import name_list
+from data.text import in_shell, name_list
 from fedskew.cli.options import AsJson, Settings
 from fedskew.cli.run_selection import check_settings, checked_texts
 from fedskew.cli.terminal import (
@@ -295,7 +294,7 @@ def export_sites(
     ] = 0,
     settings: Settings = None,
 ) -> None:
-    """Write each client of a partition as a site's folder with data.npz and site.toml, and a federation.toml."""
+    """Write each client of a partition as a site's folder with data.npz, and print the command for its federation."""
     stated = checked_texts(settings, alone=False)
     is_named = dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX)
     given = {**stated, "dataset": dataset if is_named else own_name(dataset)}
@@ -309,9 +308,18 @@ def export_sites(
 
     chosen = parse(given)
     federation = federate(chosen.data, chosen.general.seed)
-    (name_of_domain,) = domain_names((dataset,))
-    folders = write_sites(federation, out_folder, name_of_domain)
+    folders = write_sites(federation, out_folder)
     for folder, counts_C in zip(folders, federation.counts_KC, strict=True):
         classes = np.count_nonzero(counts_C)
         out.print(f"{folder}: {counts_C.sum()} training samples of {classes} classes")
-    out.print(f"{out_folder / 'federation.toml'}: its empty keys must be filled in")
+    data = federation.dataset
+    inputs = {
+        "--classes": name_list(data.class_names),
+        "--input-shape": "x".join(map(str, data.shape)),
+        "--columns": name_list(data.input_columns),
+    }
+    if not federation.standardized_rows:  # a table's columns are standardized over all sites
+        inputs["--mean"] = ",".join(map(str, data.mean))
+        inputs["--std"] = ",".join(map(str, data.std))
+    words = [f"{option} {in_shell(value)}" for option, value in inputs.items() if value]
+    print(f"fedskew federation new FOLDER --name NAME --address HOST:PORT {' '.join(words)}")

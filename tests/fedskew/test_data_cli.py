@@ -1,7 +1,7 @@
 """`fedskew data` as a user meets it."""
 
 import json
-import tomllib
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -71,11 +71,13 @@ def test_check_says_where_the_default_partition_will_not_do(
 def test_split_writes_what_each_client_holds(tmp_path: Path, fedskew: FedSkew) -> None:
     names = ["digits-plain", "digits-faint", "digits-blurred", "digits-noisy"]
     sites = tmp_path / "sites"
-    assert fedskew("data", "export-sites", "digits-scanners", sites, "--sites", 4)[0] == 0
+    status, output, _ = fedskew("data", "export-sites", "digits-scanners", sites, "--sites", 4)
     same_samples(DataSettings("digits-scanners"), sites, names)
-    agreed = tomllib.loads((sites / "federation.toml").read_text())
-    assert [site["name"] for site in agreed["site"]] == names and agreed["input-shape"] == "1x8x8"
-    assert tomllib.loads((sites / names[1] / "site.toml").read_text())["name"] == names[1]
+    words = shlex.split(output.splitlines()[-1])
+    assert status == 0 and words[:3] == ["fedskew", "federation", "new"]
+    stated = dict(zip(words[4::2], words[5::2], strict=True))
+    assert stated["--input-shape"] == "1x8x8" and stated["--mean"] == stated["--std"] == "0.5"
+    assert stated["--classes"] == "0,1,2,3,4,5,6,7,8,9"
     again = ("digits-scanners", sites, "--sites", 4)
     assert fedskew("data", "export-sites", *again)[0] == 2, "nothing is written over"
 
