@@ -3,7 +3,7 @@
 import difflib
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from inspect import isclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -91,13 +91,17 @@ def data_error(found: ValidationError, model: type[TomlTable], where: str) -> Da
     if error["type"] == "missing":
         value = NO_VALUE
     if error["type"] == "extra_forbidden":
-        rule = "there is no such key"
-        similar = difflib.get_close_matches(key, [*keys_of(model)], 1, cutoff=0.5)
-        remedy = f"did you mean {similar[0]}?" if similar else ""
+        rule, remedy = "there is no such key", did_you_mean(key, keys_of(model))
     table = " ".join(str(part + 1) if isinstance(part, int) else part for part in place)
     if table:
         where = f"{where}: {table}"
     return DataError(rule, where=where, key=key, value=value, remedy=remedy)
+
+
+def did_you_mean(key: str, keys: Iterable[str]) -> str:
+    """Return the question whether the most similar of these keys is meant; empty where none is similar."""
+    similar = difflib.get_close_matches(key, [*keys], 1, cutoff=0.5)
+    return f"did you mean {similar[0]}?" if similar else ""
 
 
 def keys_of(model: type[TomlTable]) -> Iterator[str]:
@@ -107,62 +111,6 @@ def keys_of(model: type[TomlTable]) -> Iterator[str]:
         for part in (field.annotation, *get_args(field.annotation)):
             if isclass(part) and issubclass(part, TomlTable):
                 yield from keys_of(part)
-
-
-KINDS = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    dict: "a table",
-}
-
-
-class Table:
-    """A table of a file; `where` is what errors name before a key, the file and the table."""
-
-    def __init__(self, entries: Mapping[str, Any], where: str, keys: Collection[str]) -> None:
-        """Raises DataError for a key that is none of `keys`."""
-        self.entries = entries
-        self.where = where
-        for key, value in entries.items():
-            if key in keys:
-                continue
-            similar = difflib.get_close_matches(key, keys, 1, cutoff=0.5)
-            remedy = f"did you mean {similar[0]}?" if similar else ""
-            raise self.error(key, value, "there is no such key", remedy)
-
-    def error(self, key: str, value: object, rule: str, remedy: str = "") -> DataError:
-        """Return the error of a value that breaks a rule."""
-        return DataError(rule, where=self.where, key=key, value=value, remedy=remedy)
-
-    def require(self, holds: bool, key: str, rule: str) -> None:
-        """Raise DataError about a key's value unless `holds`."""
-        if not holds:
-            raise self.error(key, self.entries.get(key), rule)
-
-    def take(self, key: str, expected: type, default: Any = None) -> Any:
-        """Return a key's value, or the default where that is not None. Raises DataError for a missing or wrong one."""
-        if key not in self.entries:
-            if default is None:
-                rule = f"is missing: it must be {KINDS[expected]}"
-                raise DataError(rule, where=self.where, key=key)
-            return default
-        value = self.entries[key]
-        if expected is float and type(value) is int:
-            value = float(value)
-        self.require(type(value) is expected, key, f"must be {KINDS[expected]}")
-        return value
-
-    def texts(self, key: str, default: list[str] | None = None) -> tuple[str, ...]:
-        """Return a list of texts. Raises DataError for what is none, or one text twice."""
-        values = self.take(key, list, default)
-        all_texts = all(type(value) is str for value in values)
-        self.require(all_texts, key, "must be a list of texts")
-        each_once = len(set(values)) == len(values)
-        self.require(each_once, key, "must name each once")
-        return tuple(values)
 
 
 def read_toml(path: Path) -> tuple[bytes, dict[str, Any]]:

@@ -12,7 +12,7 @@ from data.agreement import Agreement, read_agreement
 from data.readers.catalog import labels_file
 from data.settings import OF_OWN, USUAL
 from data.text import is_whole
-from data.toml_file import Table, read_toml
+from data.toml_file import did_you_mean, read_toml
 from site_agent.audit import Audit
 
 KEYS = (
@@ -36,6 +36,14 @@ MASK_KEY = "mask.key"
 """The file of the key for masked sums, beside site.toml, where that names no other."""
 DATA = ("folder", "npz", "csv")
 DEVICES = ("cpu", "cuda", "auto")
+KINDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a table",
+}
 RUN = re.compile(r"[A-Za-z0-9](?:\.?[A-Za-z0-9+_-]){0,199}")
 """A run's id, which names a folder at a site. The method MODULE:CLASS has a full stop in it, and `..` is no id."""
 
@@ -148,14 +156,41 @@ class Link:
     """The file of the federation's certificate authority."""
 
 
-class SiteTable(Table):
+class SiteTable:
     """site.toml, or a table of it. Its paths start at the file's folder."""
 
     def __init__(
         self, entries: Mapping[str, Any], file: Path, keys: Sequence[str], name: str = ""
     ) -> None:
-        super().__init__(entries, f"{file}: {name}" if name else str(file), keys)
+        """Raises DataError for a key that is none of `keys`."""
+        self.entries = entries
         self.file = file
+        self.where = f"{file}: {name}" if name else str(file)
+        for key, value in entries.items():
+            if key not in keys:
+                raise self.error(key, value, "there is no such key", did_you_mean(key, keys))
+
+    def error(self, key: str, value: object, rule: str, remedy: str = "") -> DataError:
+        """Return the error of a value that breaks a rule."""
+        return DataError(rule, where=self.where, key=key, value=value, remedy=remedy)
+
+    def require(self, holds: bool, key: str, rule: str) -> None:
+        """Raise DataError about a key's value unless `holds`."""
+        if not holds:
+            raise self.error(key, self.entries.get(key), rule)
+
+    def take(self, key: str, expected: type, default: Any = None) -> Any:
+        """Return a key's value, or the default where that is not None. Raises DataError for a missing or wrong one."""
+        if key not in self.entries:
+            if default is None:
+                rule = f"is missing: it must be {KINDS[expected]}"
+                raise DataError(rule, where=self.where, key=key)
+            return default
+        value = self.entries[key]
+        if expected is float and type(value) is int:
+            value = float(value)
+        self.require(type(value) is expected, key, f"must be {KINDS[expected]}")
+        return value
 
     def table(
         self, name: str, keys: Sequence[str], default: Mapping[str, Any] | None = None
@@ -209,8 +244,11 @@ class SiteTable(Table):
             are_plain = all(type(value) in (str, int, float, bool) for value in table.values())
             self.require(are_plain, key, "must hold texts, numbers, true and false")
             return table
-        texts = self.texts(key)
-        return frozenset(texts) if isinstance(default, frozenset) else texts
+        texts = self.take(key, list)
+        all_texts = all(type(text) is str for text in texts)
+        self.require(all_texts, key, "must be a list of texts")
+        self.require(len(set(texts)) == len(texts), key, "must name each once")
+        return frozenset(texts) if isinstance(default, frozenset) else tuple(texts)
 
 
 def table_of(file: Path) -> SiteTable:
