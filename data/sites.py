@@ -56,26 +56,22 @@ def resolved(settings: DataSettings) -> DataSettings:
         rule = "'sites:' must go on with the path of federation.toml"
         raise SettingError("dataset", settings.dataset, rule)
     agreement = agreement_of(settings.dataset)
-    agreed = as_settings(agreement)
-    clients = len(agreement.sites)
-    usual = DataSettings()
-    allowed: dict[str, tuple[Any, ...]] = {name: ("", value) for name, value in agreed.items()}
-    allowed |= {"clients": (0, clients), "partition": ("auto", "domains")}
-    if len(agreement.shape) != 3:
-        allowed["augmentation"] = ("none",)
-    for name in (entry.name for entry in fields(settings)):
-        stated = getattr(settings, name)
-        if name not in (*allowed, *OF_ALL) and stated != getattr(usual, name):
-            raise SettingError(settings.key(name), stated, NOT_OF_SITES)
-        if stated not in allowed.get(name, (stated,)):
-            values = " or ".join(str(value) or "left out" for value in dict.fromkeys(allowed[name]))
-            rule = f"must be {values}, by federation.toml"
-            raise SettingError(settings.key(name), stated, rule)
+    agreed = as_settings(agreement) | {"clients": len(agreement.sites), "partition": "domains"}
+    free = ["dataset", "augmentation"]
+    if len(agreement.shape) != 3:  # augmentation is for images
+        free.remove("augmentation")
+        agreed["augmentation"] = "none"
+    for name in (field.name for field in fields(settings)):
+        is_agreed = getattr(settings, name) == agreed.get(name)
+        if is_agreed or name in free or settings.is_default(name):
+            continue
+        if name not in agreed:
+            raise settings.error(name, NOT_OF_SITES)
+        agreed_value = f"{agreed[name]}, by federation.toml, or " if agreed[name] else ""
+        raise settings.error(name, f"must be {agreed_value}left out")
     if not RESOLVED.fullmatch(file):
         file = f"{Path(file).expanduser().resolve()}#{agreement.sha256}"
-    return replace(
-        settings, dataset=f"{SITES_PREFIX}{file}", clients=clients, partition="domains", **agreed
-    )
+    return replace(settings, dataset=f"{SITES_PREFIX}{file}", **agreed)
 
 
 def as_settings(agreement: Agreement) -> dict[str, Any]:
