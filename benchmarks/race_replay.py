@@ -1,7 +1,6 @@
 """What a way to choose a method loses: replayed on the scores of all methods, which are kept in benchmarks/race_scores.
 
     python -m benchmarks.race_replay table --write docs/results/races.md    # from what is kept
-    python -m benchmarks.race_replay select one-class --data-root FOLDER    # the command itself, on validation data
 
 The federations are those of benchmarks/races.yaml, in which every method was trained at three learning rates with three
 seeds. The kept scores are of the test set. A choice sees two of the seeds and is scored by the third one. `with noise`,
@@ -10,20 +9,16 @@ if two methods' errors on it were independent: the careful case, as both are mea
 """
 
 import argparse
-import csv
 import itertools
 import json
 import math
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from benchmarks.__main__ import write
 from client_app.local_site import PERMISSIONS
@@ -42,7 +37,6 @@ from server_app.settings import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "benchmarks" / "race_scores"
-ENTRIES = yaml.safe_load((ROOT / "benchmarks" / "races.yaml").read_text())
 TRAINED = {
     "label-skew": 1000, "global-tail": 971, "local-tails": 1000, "scanners": 1200, "one-class": 1437, "iid": 1000,
     "photographs": 1357, "art-styles": 1440, "cameras": 2025, "brain-scans": 500, "tumours": 455, "two-classes": 1000,
@@ -66,6 +60,8 @@ MAY_LEAVE = {
 """What may leave a site beside the model, as the permissions that a method may not need."""
 RETIRED = "refit-bias"
 """A head that is among the kept scores, and among the best of all, but can be chosen no more."""
+SHOWN = ("balanced-accuracy", "worst-site", "brier")
+"""The targets whose first choices the page shows."""
 REPETITIONS = 20
 """Of a replay with drawn numbers."""
 
@@ -106,18 +102,6 @@ def always(method: str) -> Choice:
     return lambda name, target: statistics.fmean(
         scores(name, target)[method, kept(name)["full"]["own-rate"]]
     )
-
-
-def race(minutes: str) -> Choice:
-    """Return the choice of the race of before, on validation data, which is no part of FedSkew any more."""
-
-    def choice(name: str, target: str) -> float:
-        taken = kept(name)["races"][minutes][target]["take"]
-        return statistics.fmean(
-            scores(name, target)[taken["method"], f"{taken['learning_rate']:g}"]
-        )
-
-    return choice
 
 
 def best_by_other_seeds(name: str, target: str) -> float:
@@ -222,9 +206,6 @@ WAYS: Mapping[str, Choice] = {
     "select, with noise": three_experiments(noisy=True),
     "its first, with noise": three_experiments(noisy=True, compared=False),
     "select": three_experiments(noisy=False),
-    "race of 1 min": race("1"),
-    "race of 3 min": race("3"),
-    "race of 10 min": race("10"),
     "always ccvr": always(CONSTANT),
     "always fedavg": always(BASELINE),
     "best by other seeds": best_by_other_seeds,
@@ -242,19 +223,6 @@ def lost_table(names: Sequence[str]) -> str:
     return markdown(rows)
 
 
-def against_races(names: Sequence[str]) -> str:
-    """Return by how much the three experiments lose less than a race, or a constant, federation by federation."""
-    choice = WAYS["select, with noise"]
-    rows = [["loses less than", *TARGETS]]
-    for way in ("race of 1 min", "race of 3 min", "race of 10 min", "always ccvr", "always fedavg"):
-        other = WAYS[way]
-        cells = []
-        for target in TARGETS:
-            cells.append(mean_text(choice(name, target) - other(name, target) for name in names))
-        rows.append([way, *cells])
-    return markdown(rows)
-
-
 def mean_text(numbers: Iterable[float]) -> str:
     """Return a mean with its standard error."""
     values = list(numbers)
@@ -264,10 +232,10 @@ def mean_text(numbers: Iterable[float]) -> str:
 
 def first_choices() -> str:
     """Return the method with the largest mean gain over FedAvg by skew, target and what may leave a site."""
-    rows = [["skew", "may leave", *TARGETS]]
+    rows = [["skew", "may leave", *SHOWN]]
     for skew, names in SKEWS.items():
         for words, refused in MAY_LEAVE.items():
-            cells = [first_choice(names, target, refused) for target in TARGETS]
+            cells = [first_choice(names, target, refused) for target in SHOWN]
             rows.append([skew, words, *cells])
     return markdown(rows)
 
@@ -299,77 +267,15 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
 
 
-# ---- the command itself -----------------------------------------------------------------------------
-
-
-def select(name: str, options: argparse.Namespace) -> None:
-    """Let `fedskew select` choose at a federation, and print what its choice loses by the kept scores."""
-    place = Path(options.results).resolve() / name
-    place.mkdir(parents=True, exist_ok=True)
-    of_data = {"data-root": options.data_root}
-    if name == "tumours":
-        of_data["dataset"] = f"csv:{tumours(place)}"
-    partition = place / "partition.json"
-    if not partition.exists():
-        fedskew("data", "save-partition", str(partition), *sets({**ENTRIES[f".{name}"], **of_data}))
-    settings = {**ENTRIES[name]["settings"], **ENTRIES[name]["columns"]["own"], **of_data}
-    settings.pop("evaluate-every")
-    words = sets({**settings, "partition-file": partition})
-    words += ["--target", options.target, "--minutes", "60", "--jobs", options.jobs]
-    fedskew("select", "--results", str(place), *words)
-    result = json.loads((place / f"select-{options.target}.json").read_text())
-    for key in ("take", "first"):
-        method, rate = result[key]["method"], f"{result[key]['learning-rate']:g}"
-        score = statistics.fmean(scores(name, options.target)[method, rate])
-        lost = best(name, options.target) - score
-        print(f"{name}, {options.target}: {key} {method} ({rate}) loses {lost:.1f}")
-
-
-def fedskew(*words: str) -> None:
-    """Run a command of the workbench."""
-    subprocess.run([sys.executable, "-m", "fedskew", *words], cwd=ROOT, check=True)
-
-
-def sets(settings: Mapping[str, object]) -> list[str]:
-    """Return the words that state settings."""
-    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-
-
-def tumours(folder: Path) -> Path:
-    """Return a CSV file of scikit-learn's breast tumours, every column with mean 0 and deviation 1."""
-    from sklearn.datasets import load_breast_cancer
-
-    file = folder / "tumours.csv"
-    table = load_breast_cancer()
-    numbers_NF = (table.data - table.data.mean(0)) / table.data.std(0)
-    with file.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow([*(name.replace(" ", "-") for name in table.feature_names), "label"])
-        for numbers_F, label in zip(numbers_NF, table.target, strict=True):
-            row = [f"{number:.4f}" for number in numbers_F]
-            writer.writerow([*row, table.target_names[label]])
-    return file
-
-
 def main() -> None:
-    """Print the tables, or let the command choose."""
+    """Print the tables, and write them into a page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["table", "select"])
-    parser.add_argument("federations", nargs="*", metavar="FEDERATION", help=", ".join(TRAINED))
-    parser.add_argument("--write", type=Path, help="table: a page with the marks of each table")
-    parser.add_argument("--data-root", default="")
-    parser.add_argument("--results", default="results/races")
-    parser.add_argument("--target", choices=TARGETS, default="balanced-accuracy")
-    parser.add_argument("--jobs", default="1", help="select: parallel runs")
+    parser.add_argument("what", choices=["table"])
+    parser.add_argument("--write", type=Path, help="a page with the marks of each table")
     options = parser.parse_args()
-    if options.what == "select":
-        for name in options.federations:
-            select(name, options)
-        return
     tables = {
         "all federations": lost_table(list(TRAINED)),
         "held-out federations": lost_table(HELD_OUT),
-        "differences": against_races(list(TRAINED)),
         "first choices": first_choices(),
     }
     for title, text in tables.items():

@@ -20,11 +20,10 @@ def parts(method: Method) -> list[Part]:
 
 
 def equations(method: Method) -> str:
-    """Return the first sentence of each part's docstring, and the settings that the name stands for."""
-    sentences = [first_sentence(part) for part in parts(method)]
+    """Return the settings that the name stands for, or the first sentence of each part's docstring."""
     settings = {**method.defaults, **method.fixed}
-    sentences += [f"`{key}` = {value}" for key, value in settings.items()]
-    text = ". ".join(sentences)
+    sentences = [f"`{key}={value}`" for key, value in settings.items()]
+    text = ". ".join(sentences or [first_sentence(part) for part in parts(method)])
     # A bar would end a cell of the table; of a norm's double bar there is a letter.
     return text.replace("||", "‖").replace("|", r"\|")
 

@@ -4,10 +4,11 @@
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import click
 import typer
@@ -18,7 +19,6 @@ from server_app.settings import explanations, groups
 from site_agent.cli import application as site_application
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
-REMEDY = "python scripts/reference_pages.py writes it"
 NOTE = "<!-- Written by scripts/reference_pages.py; `make config` runs it. Do not edit. -->\n"
 GROUP_HEADINGS = {
     "GeneralSettings": "The run",
@@ -27,43 +27,28 @@ GROUP_HEADINGS = {
     "TrainingSettings": "Local training",
     "ExchangeSettings": "Server and clients",
 }
-TYPE_NAMES = {bool: "true or false", int: "integer", float: "number", str: "text"}
+OF_METHODS = "Parts of methods"
+UNSAID = ("a finite number", "0 or more")
+"""Rules that every number follows where its row says nothing else."""
 
+SHARED = "Options of several commands"
+SHARED_BY = 3
+"""From this many commands with the same words about it, an option stands in the table of shared ones."""
 
-@dataclass(frozen=True)
-class Parameter:
-    """One argument or option of a command."""
+CLI_HEAD = """\
+Look here for a command's arguments; `fedskew COMMAND --help` prints the same. `fedskew` is for the researcher and
+for the coordinator of a federation, `fedskew-site` for a hospital.
 
-    spelling: str
-    value: str
-    default: str
-    help: str
-    required: bool
-    is_option: bool
+Exit status: 0 for complete success, 1 where something failed, 2 for bad input, 130 after a signal.
+"""
+SETTINGS_HEAD = """\
+Look here before you set a key: each stands with its default. Set it with `fedskew run --set KEY=VALUE`, in
+`experiments.yaml`, with `fedskew.run({key: value})` or with `flwr run . --run-config`.
 
-
-@dataclass(frozen=True)
-class Command:
-    """One command, as its page shows it."""
-
-    name: str
-    description: str
-    parameters: list[Parameter]
-
-    @property
-    def usage(self) -> str:
-        """Return the command with what it requires; optional arguments stand in brackets."""
-        words = [self.name]
-        if any(parameter.is_option and not parameter.required for parameter in self.parameters):
-            words.append("[OPTIONS]")
-        for parameter in self.parameters:
-            if parameter.is_option and parameter.required:
-                words.append(f"{parameter.spelling} {parameter.value}")
-            elif not parameter.is_option:
-                words.append(
-                    parameter.spelling if parameter.required else f"[{parameter.spelling}]"
-                )
-        return " ".join(words)
+A default such as 20 takes whole numbers, 1.0 any number: from 0, if no other rule stands in parentheses. A key with a
+dot belongs to a part of a method ([methods](methods.md)) and is refused without that part. flwr's run config has two
+keys more, `readiness` and `run-signature`, which `fedskew federation` uses.
+"""
 
 
 def one_line(text: str | None) -> str:
@@ -71,140 +56,114 @@ def one_line(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
-def from_click(command: click.Command, name: str) -> Iterator[Command]:
-    """Yield a click command, or the commands of a group."""
-    if command.hidden:  # an old name, which works for one more release
-        return
-    if isinstance(command, click.Group):
-        for below in command.commands.values():
-            yield from from_click(below, f"{name} {below.name}")
-        return
-    parameters = [click_parameter(one) for one in command.params if not getattr(one, "hidden", 0)]
-    yield Command(name, one_line(command.help), parameters)
+def row(*cells: str) -> str:
+    """Return a row of a table; a bar in a cell is escaped."""
+    escaped = [cell.replace("|", r"\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
 
 
-def click_parameter(parameter: click.Parameter) -> Parameter:
-    """Return what one of click's parameters says about itself."""
-    is_option = isinstance(parameter, click.Option)
-    if is_option:
-        spelling = ", ".join([*parameter.opts, *parameter.secondary_opts])
-    else:
-        spelling = (parameter.metavar or parameter.name or "").upper()
-        spelling += "..." if parameter.nargs == -1 else ""
-    is_flag = is_option and parameter.is_flag
-    value = "" if is_flag else parameter.metavar or click_value(parameter.type)
-    if not is_option and not isinstance(parameter.type, click.Choice):
-        value = ""  # its own name says what it is
-    if is_option and parameter.multiple:
-        value += ", repeatable"
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield every command of `fedskew` and of `fedskew-site` with its name."""
+    named = {f"fedskew {name}": loaded(name) for name in COMMANDS}
+    named["fedskew-site"] = typer.main.get_command(site_application)
+    for name, command in named.items():
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {below}", one) for below, one in command.commands.items())
+        else:
+            yield name, command
+
+
+def parameter_row(parameter: click.Parameter) -> str:
+    """Return the row of an argument or option: how it is spelled, its values, what it does and its default."""
+    help_text = one_line(getattr(parameter, "help", None))
+    value = parameter.metavar or choices(parameter.type) or parameter.type.name.upper()
+    if not isinstance(parameter, click.Option):
+        return row(f"`{argument(parameter)}`", f"{help_text} {choices(parameter.type)}".strip())
+    spelling = parameter.opts[0] if parameter.is_flag else f"{parameter.opts[0]} {value}"
+    if parameter.multiple:
+        spelling += " ..."
     default = parameter.default
-    shown = "" if default in (None, False, "") or callable(default) else str(default)
-    return Parameter(
-        spelling=spelling,
-        value=value,
-        default=shown,
-        help=one_line(getattr(parameter, "help", None)),
-        required=parameter.required,
-        is_option=is_option,
-    )
+    if default not in (None, False, "") and not callable(default) and "efault" not in help_text:
+        help_text += f" Default: {default}."
+    return row(f"`{spelling}`", help_text)
 
 
-def click_value(kind: click.ParamType) -> str:
-    """Return which values a type of click's takes."""
-    if isinstance(kind, click.Choice):
-        return ", ".join(str(getattr(choice, "value", choice)) for choice in kind.choices)
-    if isinstance(kind, click.IntRange | click.FloatRange):
-        name = "integer" if isinstance(kind, click.IntRange) else "number"
-        return name if kind.min is None else f"{name}, at least {kind.min}"
-    return {"text": "TEXT", "path": "PATH", "integer": "integer", "float": "number"}[kind.name]
+def choices(kind: click.ParamType) -> str:
+    """Return the values of a choice."""
+    if not isinstance(kind, click.Choice):
+        return ""
+    return "|".join(str(getattr(choice, "value", choice)) for choice in kind.choices)
 
 
-def commands() -> list[Command]:
-    """Return every command of `fedskew` and of `fedskew-site`."""
-    found: list[Command] = []
-    for name in COMMANDS:
-        found.extend(from_click(loaded(name), f"fedskew {name}"))
-    site_commands = typer.main.get_command(site_application)
-    return [*found, *from_click(site_commands, "fedskew-site")]
+def argument(parameter: click.Parameter) -> str:
+    """Return an argument's name as a usage line shows it."""
+    name = (parameter.metavar or parameter.name or "").upper()
+    name += "..." if parameter.nargs == -1 else ""
+    return name if parameter.required else f"[{name}]"
 
 
-def cell(text: str) -> str:
-    """Return a text as a cell of a table can hold it."""
-    return text.replace("|", r"\|")
-
-
-def code(text: str) -> str:
-    """Return a text as code, or nothing."""
-    return f"`{cell(text)}`" if text else ""
+def usage(name: str, command: click.Command) -> str:
+    """Return a command with its arguments and the options that it requires."""
+    words = [name]
+    for one in command.params:
+        if not isinstance(one, click.Option):
+            words.append(argument(one))
+        elif one.required:
+            words.append(f"{one.opts[0]} {one.metavar or one.type.name.upper()}")
+    return " ".join(words)
 
 
 def cli_page() -> str:
     """Return docs/reference/cli.md."""
-    page = [
-        "# Commands\n",
-        NOTE,
-        "`fedskew` is for the researcher and for the coordinator of a federation. `fedskew-site` is for a hospital.",
-        "`fedskew COMMAND --help` prints the same. `fedskew --version` prints the version.",
-        "[settings.md](settings.md) lists what `--set KEY=VALUE` can change.\n",
-        "Exit status: 0 for complete success, 1 where something failed, 2 for bad input, 130 after a signal.\n",
-    ]
-    for command in commands():
-        page += [f"## {command.name}\n", f"{command.description}\n"]
-        page += ["```text", command.usage, "```\n"]
-        if command.parameters:
-            page += ["| argument or option | value | default | what it does |", "|---|---|---|---|"]
-        for one in command.parameters:
-            needed = " (required)" if one.required and one.is_option else ""
-            cells = [code(one.spelling) + needed, cell(one.value), code(one.default)]
-            page.append(f"| {' | '.join([*cells, cell(one.help)])} |")
-        page.append("")
+    found = list(commands())
+    counts = Counter(parameter_row(one) for _, command in found for one in command.params)
+    shared = [line for line, count in counts.items() if count >= SHARED_BY]
+    heads = ["| | what it does |", "|---|---|"]
+    page = ["# Commands\n", NOTE, CLI_HEAD, f"## {SHARED}\n", *heads, *sorted(shared), ""]
+    for name, command in found:
+        page += [f"## {name}\n", f"`{usage(name, command)}`: {one_line(command.help)}"]
+        rows = {parameter_row(one): one for one in command.params}
+        also = [
+            one.opts[0] for line, one in rows.items() if line in shared and one.opts[0] != "folder"
+        ]
+        if also:
+            page.append(f"Also `{'`, `'.join(also)}`.")
+        own = [line for line in rows if line not in shared]
+        page += ["", *heads, *own, ""] if own else [""]
     return "\n".join(page).rstrip() + "\n"
 
 
-def rules_of(group: type[Settings], field: str) -> str:
-    """Return the rules of one field in words; that a number is finite goes without saying."""
-    words = [rule.words for rule in group.rules[field] if rule.words != "must be a finite number"]
-    return "; ".join(word.removeprefix("must be ") for word in words)
+def rules_of(group: type[Settings], field: str, meaning: str) -> str:
+    """Return the rules of one field in words, but for a list of values that its meaning names anyway."""
+    found = []
+    for rule in group.rules[field]:
+        words = rule.words.removeprefix("must be ")
+        listed = words.removeprefix("one of ").replace(" or ", ", ").split(", ")
+        if words not in UNSAID and not all(value in meaning for value in listed):
+            found.append(words)
+    return f" ({'; '.join(found)})" if found else ""
 
 
-def shown_default(value: Any) -> str:
-    """Return a default as `--set` takes it."""
-    return value if isinstance(value, str) else json.dumps(value)
+def setting_row(group: type[Settings], name: str, default: Any, meaning: str) -> str:
+    """Return a setting's row; its default is written as `--set` takes it."""
+    text = default if isinstance(default, str) else json.dumps(default)
+    return row(f"`{group.key(name)}={text}`", meaning + rules_of(group, name, meaning))
 
 
 def settings_page() -> str:
     """Return docs/reference/settings.md."""
-    meaning = explanations()
-    page = [
-        "# Settings\n",
-        NOTE,
-        "Set them with `fedskew run --set KEY=VALUE`, in `experiments.yaml`, with `fedskew.run({key: value})` from",
-        "Python, or with `flwr run . --run-config`. `fedskew list settings` prints this list.\n",
-        "A setting with a dot belongs to one part of a method. It is refused if the method does not use that part.",
-        "A wrong key, type or value ends the command with one sentence that names the key, the value and the rule.",
-        "Rules about several settings together are checked as well; they are not in these tables.\n",
-        "flwr's run config has two keys more, which are no settings and change no run id: `readiness` and",
-        "`run-signature`, which `fedskew federation` uses.\n",
-    ]
+    meanings = explanations()
+    page = ["# Settings\n", NOTE, SETTINGS_HEAD]
+    section = ""
     for group in groups():
-        heading = GROUP_HEADINGS.get(group.__name__) or group.name
-        types = get_type_hints(group)
-        rows = [
-            (
-                code(group.key(field.name)),
-                TYPE_NAMES[types[field.name]],
-                code(shown_default(field.default)) or "(empty)",
-                cell(rules_of(group, field.name)),
-                cell(meaning[group.key(field.name)]),
-            )
-            for field in fields(group)
-        ]
-        if not rows:
-            continue
-        page += [f"## {heading}\n", one_line((group.__doc__ or "").split("\n\n")[0]) + "\n"]
-        page += ["| key | type | default | rule | what it does |", "|---|---|---|---|---|"]
-        page += [f"| {' | '.join(row)} |" for row in rows]
-        page.append("")
+        heading = GROUP_HEADINGS.get(group.__name__, OF_METHODS)
+        if heading != section:
+            page += [""] if section else []
+            page += [f"## {heading}\n", "| key and default | what it does |", "|---|---|"]
+            section = heading
+        for field in fields(group):
+            meaning = meanings[group.key(field.name)]
+            page.append(setting_row(group, field.name, field.default, meaning))
     return "\n".join(page).rstrip() + "\n"
 
 

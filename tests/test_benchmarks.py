@@ -39,16 +39,13 @@ def test_what_a_choice_loses_follows_from_the_scores_of_the_seed_that_it_has_not
         "scaffold+ccvr": {"0.05": by_seed(80, 62, 62), "0.01": by_seed(64, 75, 74)},
         "refit-bias": {"0.05": by_seed(90, 90, 90)},
     }
-    taken = {"method": "ccvr", "learning_rate": 0.05}
     full = {"own-rate": "0.05", "scores": scores}
-    kept = {"full": full, "races": {"1": {"accuracy": {"take": taken}}}}
-    monkeypatch.setattr(race_replay, "kept", lambda name: kept)
+    monkeypatch.setattr(race_replay, "kept", lambda name: {"full": full})
     race_replay.scores.cache_clear()
 
     assert ("ccvr", "0.01") not in race_replay.scores("iid", "accuracy")
     assert race_replay.best("iid", "accuracy") == 90, "what is retired is among the best of all"
     assert race_replay.always("fedavg")("iid", "accuracy") == 52
-    assert race_replay.race("1")("iid", "accuracy") == 72
     assert race_replay.best_by_other_seeds("iid", "accuracy") == 90
     # By seeds 1 and 2 scaffold+ccvr (0.01), by 0 and 2 ccvr (0.05), by 0 and 1 that or scaffold+ccvr (0.05).
     draws = np.random.default_rng(0)

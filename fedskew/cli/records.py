@@ -26,7 +26,7 @@ Name = Annotated[
         help="A suite of the papers' statements, as papers.", autocompletion=options.experiments
     ),
 ]
-Settings = Annotated[list[str] | None, options.set_option("A setting, as given to `fedskew run`.")]
+Settings = Annotated[list[str] | None, options.set_option("A setting, as for `fedskew run`.")]
 Results = Annotated[
     str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
 ]

@@ -42,6 +42,7 @@ SCALE = {
     "laptop": "at the size for a laptop: every statement says what its smaller edition gives up",
     "full": "at the papers' own scale",
 }
+SEEDS_AND_P = "Seeds beside a verdict are the number that would decide; p is Holm's, and stands where it is below 1."
 MOST_SEEDS = 20
 """A claim that takes more seeds than these cannot be judged."""
 
@@ -65,9 +66,9 @@ class Statement:
         verdict = self.verdict
         reasons = [verdict.why_not, verdict.unfit]
         if (verdict.more_seeds or 0) > MOST_SEEDS:
-            reasons.append(f"more than {MOST_SEEDS} seeds would be needed")
+            reasons.append(f"over {MOST_SEEDS} seeds")
         elif verdict.more_seeds is not None:
-            reasons.append(f"{verdict.more_seeds} seeds would decide")
+            reasons.append(f"{verdict.more_seeds} seeds")
         elif verdict.status == "unclear":
             reasons.append("one seed says nothing of others")
         return ": ".join(filter(None, [WORDS[self.status], "; ".join(filter(None, reasons))]))
@@ -82,15 +83,14 @@ class Statement:
     def cells(self) -> list[TableCell]:
         """The row of the paper's table, by HEADINGS."""
         verdict = self.verdict
-        here, interval, seeds = verdict.in_words
+        here, interval, _ = verdict.in_words
         if verdict.found.margin:
             here += f" (claimed: above {plain(verdict.found.margin, verdict.metric)})"
-        if verdict.p_holm is not None:
+        if verdict.p_holm is not None and verdict.p_holm < 1:
             interval += f", p {p_value(verdict.p_holm)}"
-        details = f"seeds {seeds}" if seeds else ""
-        if seeds and verdict.parts > 1:
-            in_parts = f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}"
-            details = f"{in_parts}; {details}"
+        details = ""
+        if verdict.n and verdict.parts > 1:
+            details = f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}"
         place = self.paper.paper.partition(", ")[2]
         return [
             TableCell(verdict.claim.says, place),
@@ -186,9 +186,12 @@ class PapersReport:
 
     @property
     def lost(self) -> list[str]:
-        """What the smaller editions give up."""
-        lines = [f"{one.entry}: {one.lost}" for one in self.statements if one.lost]
-        return list(dict.fromkeys(lines))
+        """What the smaller editions give up: a line per loss, with the entries that share it."""
+        entries: dict[str, dict[str, None]] = {}
+        for one in self.statements:
+            if one.lost:
+                entries.setdefault(one.lost, {})[one.entry] = None
+        return [f"{', '.join(names)}: {lost}" for lost, names in entries.items()]
 
 
 def papers_report(
@@ -259,6 +262,7 @@ def markdown(report: PapersReport, day: date) -> str:
         "# The papers' statements",
         f"{suite.title}. Made by `{report.command}` and `fedskew report {suite.name} --markdown`, "
         f"on {day.isoformat()}, {SCALE[suite.size]}.\n{report.about}",
+        SEEDS_AND_P,
         "\n".join(f"* {escaped(count)}" for count in report.counts.values()),
     ]
     parts += [f"## {rendered('table.md', table=one)}".rstrip() for one in report.tables]

@@ -50,9 +50,7 @@ def test_a_suite_does_not_go_with_an_experiment(fedskew: FedSkew) -> None:
     assert status == 2 and errors.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("seeds", "reason"), [(5, "5 seeds would decide"), (21, "more than 20 seeds would be needed")]
-)
+@pytest.mark.parametrize(("seeds", "reason"), [(5, "5 seeds"), (21, "over 20 seeds")])
 def test_a_claim_that_cannot_be_judged_says_how_many_seeds_it_lacks(
     seeds: int, reason: str
 ) -> None:
