@@ -15,7 +15,7 @@ from data.text import NAMES_RULE, any_number, is_whole, names_in
 PARTITIONS: dict[str, tuple[str, ...]] = {
     "auto": (),
     "iid": (),
-    "lda": ("alpha", "min_samples"),
+    "lda": ("alpha", "min_samples", "lda_form"),
     "feddf": ("alpha",),
     "llt": ("alpha",),
     "quantity": ("alpha", "min_samples"),
@@ -130,7 +130,7 @@ class DataSettings(Settings):
     clients: Annotated[int, Ge(0), Le(1_000_000)] = 0
     """Number of clients N; 0 is 10, or one client a domain (a part of one), or the one of partition pooled."""
     partition: Annotated[str, OneOf(*PARTITIONS)] = "auto"
-    """iid, lda (Dirichlet, balanced), feddf (Dirichlet in groups of ten clients, then equal sizes), llt (a class mostly
+    """iid, lda (Dirichlet), feddf (Dirichlet in groups of ten clients, then equal sizes), llt (a class mostly
     at its main clients), quantity (sizes alone differ), classes-per-client, domains, or pooled (one client with
     everything); auto is lda, or domains."""
     partition_file: str = ""
@@ -139,6 +139,9 @@ class DataSettings(Settings):
     """lda, feddf, quantity: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
     min_samples: Annotated[int, Ge(1)] = 10
     """lda, quantity: draw again until every client has at least that many samples."""
+    lda_form: Annotated[str, OneOf("balanced", "plain")] = "balanced"
+    """lda: balanced, a client that has its even share gets nothing of later classes, as in public code; or plain, the
+    Dirichlet's shares alone, as in the papers' texts."""
     classes_per_client: Annotated[int, Ge(1)] = 2
     """classes-per-client: number of classes per client; the clients of a class share it equally."""
     parts_per_domain: Annotated[int, Ge(0), Le(10)] = 0

@@ -138,7 +138,7 @@ def why_not_linear(head: nn.Linear, features_BD: Tensor) -> str:
 def same_logits(logits_BC: Tensor, expected_BC: Tensor) -> bool:
     """Return whether logits are as expected but for rounding, which depends on how they are computed."""
     return logits_BC.shape == expected_BC.shape and torch.allclose(
-        logits_BC, expected_BC, rtol=1e-3, atol=1e-4, equal_nan=True
+        logits_BC, expected_BC, rtol=1e-3, atol=1e-4
     )
 
 
@@ -171,6 +171,13 @@ def he_weights(features: nn.Module) -> None:
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+
+
+def with_hidden_layer(model: Classifier, width: int) -> Classifier:
+    """Return the model with a linear layer of `width` units and a ReLU after its features, and a head of these."""
+    layer = nn.Linear(model.head.in_features, width)
+    features = nn.Sequential(model.features, layer, nn.ReLU())
+    return Classifier(features, nn.Linear(width, model.head.out_features))
 
 
 def group_norms(model: nn.Module) -> None:

@@ -124,7 +124,7 @@ def test_what_cannot_be_is_refused_at_once(case):
 HARD = {
     "lda": (lambda: lda(BALANCED, 30, 0.01, draws(), min_samples=19), "alpha"),
     "feddf": (lambda: feddf(BALANCED[:500], 10, 0.001, draws()), "alpha"),
-    "quantity": (lambda: quantity(1000, 10, 0.001, draws()), "alpha"),
+    "quantity": (lambda: quantity(1000, 10, 0.001, draws(), 10), "alpha"),
     # Five clients of two classes each could hold all ten, if no two of them drew the same one.
     "classes": (lambda: classes_per_client(BALANCED, 5, 10, 2, draws()), "classes-per-client"),
 }
@@ -142,7 +142,7 @@ def test_a_partition_gives_up_after_so_many_draws(name, monkeypatch):
 def test_nobody_waits_for_more_than_ten_thousand_draws():
     """Such an alpha gives no shares at all."""
     with pytest.raises(SettingError) as caught:
-        quantity(20, 2, 1e-300, draws())
+        quantity(20, 2, 1e-300, draws(), 2)
     assert "in 10000 draws" in caught.value.rule
 
 
@@ -178,6 +178,16 @@ def test_lda_closes_a_client_at_exactly_its_part(seed):
     """Shares of 0 or 1, classes as large as a client's part: each client gets one and is closed."""
     parts = lda(np.arange(4).repeat(50), 4, 1e-300, draws(seed), min_samples=0)
     assert [len(part) for part in parts] == [50] * 4
+
+
+def test_plain_lda_s_shares_are_the_dirichlet_s_own():
+    """The same draws, class by class: sizes are the shares' sums, and a client past its part still gets more."""
+    labels = np.arange(4).repeat(1000)
+    held = counts(labels, lda(labels, 3, 0.1, draws(), min_samples=0, balanced=False), 4)
+    same_draws = draws()
+    shares = np.stack([same_draws.dirichlet(np.full(3, 0.1)) for _ in range(4)], axis=1)
+    assert np.abs(held - 1000 * shares).max() <= 1
+    assert not np.array_equal(held, counts(labels, lda(labels, 3, 0.1, draws(), 0), 4))
 
 
 @pytest.mark.parametrize("clients", [10, 20, 25, 33])
