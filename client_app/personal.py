@@ -37,7 +37,6 @@ def fine_tuned(
         learning_rate_decay=1.0,
         schedule="constant",
         schedule_rounds=0,
-        warm_up=0,
     )
     seed = seed_of(client.seed, FINE_TUNED)  # other batches than those of the round
     drawing = samplers(variants) if settings.finetune_sampling == "method" else []

@@ -20,12 +20,17 @@ from torch.nn.utils.rnn import pad_sequence
 from client_app.client import Client, Contribution, Report, Variant, overrides
 from client_app.models.classifier import Classifier, channels_go_last
 from client_app.optimizer import TrainingSettings, clip
-from client_app.state import State, copy, split_prefix
+from client_app.state import State, copy, size, split_prefix
 from client_app.training import Task, batches, task_of, train_round
 from data import Samples
 from data.text import sentence
 
 log = logging.getLogger("fedskew")
+SHORT_STEP = 2**22
+"""Multiplications of a batch's pass through a model up to which a client's step is shorter than starting it: a core
+does them, and twice as many backwards, in about the half millisecond that Python takes for a step."""
+MOST_FITTING, FITTING_BYTES = 64, 2**30
+"""Clients that clients-per-pass = 0 stacks at most, and bytes of their weights, gradients, velocities and start."""
 COUNTS = ("counts_C", "effective_prior_C", "drawn_C")
 """What a variant may ask of a client's labels while several train."""
 
@@ -288,8 +293,8 @@ def corrected(
 def facts_of(task: Task) -> State:
     """Return the tensors of a client that the loss and the offsets of gradients depend on, beside what all share."""
     facts: dict[str, Tensor] = {}
-    if task.offset is not None:
-        facts["offset"] = task.offset
+    if task.offset_C is not None:
+        facts["offset_C"] = task.offset_C
     if task.scale_C is not None:
         facts["scale_C"] = task.scale_C
     if not any(task.overriding(hook) for hook in MAPPED_HOOKS):
@@ -318,7 +323,7 @@ def seen(task: Task, about: State) -> Task:
     values = {field.name: getattr(task.client, field.name) for field in fields(Client)}
     values |= {"id": -1, "seed": -1, "samples": None, "memory": split_prefix(memory)}
     client = ClientInPass(**values, tensors=own)
-    return replace(task, client=client, offset=own.get("offset"), scale_C=own.get("scale_C"))
+    return replace(task, client=client, offset_C=own.get("offset_C"), scale_C=own.get("scale_C"))
 
 
 def stack(states: Sequence[State]) -> dict[str, Tensor]:
@@ -391,6 +396,34 @@ class Source:
             images.append(client.samples.batch(indices[row], draws))
         images_KB = pad_sequence(images, batch_first=True)
         return images_KB, torch.stack(labels), share_KB
+
+
+def fitting_clients(model: Classifier, shape: tuple[int, ...], batch_size: int) -> int:
+    """Return what clients-per-pass = 0 stands for: a number that depends on these arguments alone."""
+    if batch_size * multiplications(model, shape) > SHORT_STEP:
+        return 1
+    bytes_of_client = 4 * size(model.state_dict())
+    return max(1, min(MOST_FITTING, FITTING_BYTES // bytes_of_client))
+
+
+@torch.no_grad()
+def multiplications(model: Classifier, shape: tuple[int, ...]) -> int:
+    """Return the multiplications of linear layers and convolutions in one sample's pass; the model may be on meta."""
+    counts: list[int] = []
+
+    def count(layer: nn.Linear | nn.Conv2d, inputs: tuple[Tensor], outputs: Tensor) -> None:
+        places = outputs.numel() // outputs.shape[1]  # 1 of a linear layer, else the pixels
+        counts.append(layer.weight.numel() * places)
+
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    mode = model.training
+    model.eval()
+    model(torch.zeros(1, *shape, device=model.head.weight.device))
+    model.train(mode)
+    for hook in hooks:
+        hook.remove()
+    return sum(counts)
 
 
 MAPPED_HOOKS = ("loss_weights", "loss_term", "gradient_offset")

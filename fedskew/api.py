@@ -28,8 +28,6 @@ class Result:
     hash: str | None
     """The SHA-256 of all weights; None before the last round, or where a client keeps its part on another machine."""
     finished: bool
-    ended: str = ""
-    """Why a finished run has fewer rounds than its settings ask for, such as patience; empty where it has all."""
 
     @property
     def balanced_accuracy(self) -> float:
@@ -123,7 +121,7 @@ def load(folder: str | PathLike[str]) -> Result:
     """Return what a run's folder holds. Raises DataError for a folder that is no run's."""
     from data import DataError
     from server_app.round_selection import summarize
-    from server_app.run_folder import RunFolder, why_ended_early
+    from server_app.run_folder import RunFolder
 
     path = Path(folder)
     run_folder = RunFolder(path, moved=True)
@@ -140,7 +138,6 @@ def load(folder: str | PathLike[str]) -> Result:
         models=summarize(rounds) if summary is None else summary["models"],
         hash=None if summary is None else summary["hash"]["all"],
         finished=summary is not None,
-        ended=why_ended_early(summary),
     )
 
 

@@ -14,15 +14,15 @@ from rich.table import Table
 from data.dataset import missing
 from fedskew.formatting import duration, in_bytes, named, numeric, plural, terminal_table
 from server_app.record import RoundRecord
-from server_app.run_folder import RunFolder, rounds_run
+from server_app.run_folder import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar, model_line
 
 PROBES = "probes"
 """The folder of the probes' runs, below that of the results."""
 WITHOUT_EFFECT_ON_COSTS = (WITHOUT_EFFECT_ON_NUMBERS - {"device"}) | {
-    "seed", "rounds", "evaluate-every", "keep-best", "patience", "alpha",
+    "seed", "rounds", "evaluate-every", "keep-best", "alpha",
     "learning-rate", "learning-rate-decay", "learning-rate-decay-every",
-    "schedule", "schedule-rounds", "warm-up",
+    "schedule", "schedule-rounds",
     "momentum", "weight-decay", "server-learning-rate", "server-momentum", "server-momentum-form",
     "server-optimizer", "server-adaptivity",
 }  # fmt: skip
@@ -59,7 +59,7 @@ class PlannedRun:
     """The model's name and size, and what a client uploads of it."""
     rounds: int
     left: int
-    """Rounds to go at most: patience may end a run earlier."""
+    """Rounds to go."""
     missing: str
     """Why its data are missing; empty where they are there."""
     cost: Cost | None
@@ -67,7 +67,7 @@ class PlannedRun:
 
 
 def rounds_left(settings: RunSettings) -> int:
-    """Return the rounds that a run has to go at most; 0 for one that diverged, as it is not repeated.
+    """Return the rounds that a run has to go; 0 for one that diverged, as it is not repeated.
 
     A run without rounds computes its heads in one step, which counts as a round.
     """
@@ -77,7 +77,7 @@ def rounds_left(settings: RunSettings) -> int:
     folder = RunFolder(settings.folder)
     if folder.divergence() is not None:
         return 0
-    return max(rounds_run(folder.summary(), rounds), 1) - len(folder.rounds())
+    return max(rounds, 1) - len(folder.rounds())
 
 
 def training_of(settings: Mapping[str, Scalar]) -> Training:

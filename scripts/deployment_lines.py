@@ -27,7 +27,6 @@ FILES = (
     "strategies/core/node_assignment.py",
     "client_app/summed_questions.py",
     "strategies/core/whole_replies.py",
-    "client_app/polling.py",
 )
 """What else is written for them."""
 NO_CODE = {

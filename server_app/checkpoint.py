@@ -20,9 +20,9 @@ from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data.text import LineSink
 from server_app.round_selection import BestRounds
 from server_app.run_folder import RunFolder
-from strategies.core.reading import DIGESTS
 from strategies.core.rounds import Rounds
 from strategies.core.server import AVERAGE
+from strategies.core.validation import DIGESTS
 
 Entry = TypeVar("Entry")
 
@@ -48,8 +48,6 @@ class Checkpoint:
     """Of that update's memory, and of the data of its first one: by kind and client."""
     best: BestRounds = field(default_factory=BestRounds)
     """Each model's best rounds so far, where the setting keep-best asks for them."""
-    ended: str = ""
-    """Why the run ends with this round, before the last one of its settings; empty where it does not."""
 
     def save(self, path: Path, previous: Path | None = None) -> None:
         """Write the checkpoint atomically; the one before is kept as `previous`."""
@@ -69,7 +67,6 @@ class Checkpoint:
             # A file of tensors sorts them, and a method may draw one tensor after the other.
             "order": list(tensors),
             "best": self.best.by_model,
-            "ended": self.ended,
         }
         metadata = {**identity(path), "fedskew": json.dumps(contents)}
         write_atomically(path, tensors, metadata, previous)
@@ -103,9 +100,7 @@ class Checkpoint:
             deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
             memory_rounds=by_client(contents["memory-rounds"]),
             digests={kind: by_client(digests) for kind, digests in contents["digests"].items()},
-            # Older checkpoints have the two only where they are not empty.
-            best=BestRounds.of(contents.get("best", {})),
-            ended=contents.get("ended", ""),
+            best=BestRounds.of(contents["best"]),
         )
 
     def keep_if_best(self, folder: RunFolder) -> None:
@@ -114,7 +109,7 @@ class Checkpoint:
         The methods' states stay out, as no training begins there.
         """
         if self.round in self.best.named_since(self.round):
-            kept = replace(self, states={}, best=BestRounds(), ended="")
+            kept = replace(self, states={}, best=BestRounds())
             kept.save(folder.best_file(self.round))
 
 
@@ -184,8 +179,12 @@ def best_checkpoint(folder: RunFolder, round: int) -> Checkpoint:
 
 def head_hashes(strategy: Rounds) -> dict[str, dict[str, str]]:
     """Return for the summary a hash of each model with a head in closed form; nothing where there is none."""
-    heads = {part.name for part in strategy.deploys if part.closed_form} & strategy.deployed.keys()
-    digests = {name: digest([strategy.deployed[name]]) for name in sorted(heads)}
+    heads = [part.name for part in strategy.deploys if "fixed-features" in part.needs]
+    digests = {
+        name: digest([strategy.deployed[name]])
+        for name in sorted(heads)
+        if name in strategy.deployed
+    }
     return {"model-hashes": digests} if digests else {}
 
 

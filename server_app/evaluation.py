@@ -265,15 +265,13 @@ def of_clients(
     scores: Mapping[int, Scores],
     counts_KC: Tensor,
     groups: Mapping[str, Sequence[int]],
-    stated: Mapping[int, float] | None = None,
     positive: PositiveClass | None = None,
 ) -> ModelNumbers:
     """Return the numbers of scores that clients measured themselves: pooled, and over the clients.
 
-    `stated` is what sites tell of their local accuracy, where the server does not know the counts.
-
-    The pooled `auroc` is over the pairs within a client: the mean of the clients' own, weighted by their pairs. Values
-    over the clients are of all K in order, NaN of one without scores.
+    `counts_KC` are zeros between sites, whose local accuracy is NaN. The pooled `auroc` is over the pairs within a
+    client: the mean of the clients' own, weighted by their pairs. Values over the clients are of all K in order, NaN of
+    one without scores.
     """
     first, *others = scores.values()
     together = sum(others, first)
@@ -290,7 +288,7 @@ def of_clients(
             columns[f"client-{name}"] = {
                 client: numbers[name] for client, numbers in by_client.items()
             }
-    columns["local-accuracy"] = stated or {
+    columns["local-accuracy"] = {
         client: part.local_accuracy(counts_KC[client]) for client, part in scores.items()
     }
     everybody = range(len(counts_KC))

@@ -28,7 +28,7 @@ class CCVR(ServerMethod):
     """
 
     name: ClassVar[str] = "ccvr"
-    final_question: ClassVar[str] = "class-statistics"
+    uses: ClassVar[str] = "class-statistics"
     needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
 
     features_per_class: Annotated[int, Ge(0), Le(100_000)] = 200

@@ -1,5 +1,6 @@
 """Training of a head alone on features, as CReFF, CCVR and real features do."""
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 
@@ -24,6 +25,16 @@ def head_of(shared: State, device: str = "cpu") -> dict[str, Tensor]:
         "weight": shared["head.weight"].to(device),
         "bias": shared["head.bias"].to(device),
     }
+
+
+def random_head(classes: int, width: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return a head as nn.Linear draws it: uniform within 1 / sqrt(width)."""
+    bound = 1 / math.sqrt(width)
+    # The weight is drawn before the bias.
+    head = {"weight": torch.empty(classes, width), "bias": torch.empty(classes)}
+    for tensor in head.values():
+        tensor.uniform_(-bound, bound, generator=generator)
+    return head
 
 
 def with_head(shared: State, head: State) -> dict[str, Tensor]:

@@ -176,7 +176,7 @@ def test_the_page_names_the_keys_that_runs_write(
     train: Callable[..., FinishedRun], two_classes: str
 ) -> None:
     tail = {"imbalance_factor": 10, "train_images": 0, "holdout_per_class": 3, "rounds": 1}
-    early = {"validation_fraction": 0.3, "keep_best": "loss", "patience": 1, "rounds": 9}
+    early = {"validation_fraction": 0.3, "keep_best": "loss", "rounds": 2}
     own_files = {"input_shape": "1x8x8", "rounds": 1}
     runs = [
         train("plain"),

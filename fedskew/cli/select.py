@@ -52,9 +52,8 @@ def select(
     for key in ("method", "seed", "evaluate-every", "evaluate-on"):
         rule = "is what a selection sets itself: methods are stated by --method"
         require(key not in given, key, given.get(key, ""), rule)
-    for key in ("keep-best", "patience"):
-        rule = "has no effect: a selection measures its runs in the last round alone"
-        require(key not in given, key, given.get(key, ""), rule)
+    rule = "has no effect: a selection measures its runs in the last round alone"
+    require("keep-best" not in given, "keep-best", given.get("keep-best", ""), rule)
     if match_counts is not None:
         rule = "does not go with --match-counts, which says who holds what"
         for key in ("partition", "partition-file", "alpha", "clients"):

@@ -28,14 +28,14 @@ from client_app.messages import ACTION, folded, pack, unfolded
 from client_app.serialization import Expected
 from client_app.state import State
 from data.text import printable, sentence
-from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.node_assignment import (
     LATE_SECONDS,
+    ExchangeSettings,
     NodeAssigner,
     NodeAssignment,
     wait_for_nodes,
 )
-from strategies.core.reading import DIGESTS, failure_in, read
+from strategies.core.validation import DIGESTS, failure_in, read
 from strategies.core.whole_replies import SUPERLINK_NODE, is_between_sites
 
 log = logging.getLogger("fedskew")

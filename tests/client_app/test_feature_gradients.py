@@ -11,8 +11,11 @@ from torch import Tensor
 from client_app.client import Client, Variant
 from client_app.optimizer import TrainingSettings
 from client_app.training import train_round
-from client_app.variants.augmented_gradients import AugmentedGradients
-from client_app.variants.feature_gradients import FeatureGradients, class_gradients
+from client_app.variants.feature_gradients import (
+    AugmentedGradients,
+    FeatureGradients,
+    class_gradients,
+)
 from data.siamese import siamese
 
 COUNTS = (4, 0, 3, 1, 7)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from flwr.app import Error, Message, RecordDict
-from in_process import ManyNodes, small
+from in_process import ManyNodes, faithful, small
 
 from client_app.client import Variant
 from client_app.state import State, digest
@@ -146,7 +146,7 @@ def stages(root: Path, method: str) -> list[Stage]:
         min_reply_share=0.3,
     )
     federation, result = federate(settings.data, settings.general.seed), list[Stage]()
-    with Recorder(2, faithful=True) as grid:
+    with faithful(Recorder(2)) as grid:
         run = Run(grid, settings, federation, RunFolder(settings.folder), lambda line: None)
         rounds = run.strategy
 
@@ -159,7 +159,7 @@ def stages(root: Path, method: str) -> list[Stage]:
 
         def evaluation(rounds: Rounds, grid: Any) -> Made:
             classes = federation.dataset.num_classes
-            scores, failures, _ = evaluate_on_clients(
+            scores, failures = evaluate_on_clients(
                 rounds, grid, classes, run.evaluation.tested, [], False
             )
             counts, groups = run.evaluation.counts_KC, run.evaluation.groups
@@ -170,7 +170,7 @@ def stages(root: Path, method: str) -> list[Stage]:
             ]
             return failures, [], numbers
 
-        asked = [variant for variant in rounds.variants if variant.upload.question]
+        asked = [variant for variant in rounds.variants if variant.upload.is_answer]
         for variant in sorted(asked, key=lambda variant: bool(variant.upload.question_needs)):
             stage(f"question of {variant.name}", partial(question, variant))
         rounds.begin_round(1)
@@ -206,7 +206,7 @@ def training(rounds: Rounds, grid: Any) -> Made:
 
 
 def final(rounds: Rounds, grid: Any) -> Made:
-    if not any(part.final_question for part in rounds.deploys):
+    if not any(map(rounds.asks_finally, rounds.deploys)):
         return {}, [], []
     ask_finally(rounds, grid)
     return rounds.last.failures, [*rounds.states.values(), *rounds.deployed.values()], []

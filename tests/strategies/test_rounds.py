@@ -19,7 +19,7 @@ from client_app.variants.feature_statistics import ClassMeans, LabelCounts
 from client_app.variants.logit_shift import LogitShift
 from fedskew.engines.local import LocalGrid
 from strategies.core.exchange import TRAIN, DirectGrid, Request
-from strategies.core.exchange_settings import ExchangeSettings
+from strategies.core.node_assignment import ExchangeSettings
 from strategies.core.rounds import Rounds
 from strategies.core.server import Diverged
 from strategies.fedavg import FedAvg
