@@ -83,11 +83,11 @@ _failure_numbers = itertools.count(1)
 class ExpectedState:
     """The memory and data that the server expects a client to have."""
 
-    round: int
-    """Round of the client's last accepted update; 0 if there is none."""
-    memory: str
-    """sha256 of the memory that the client saved in that round; "" if it saved none."""
-    data: str
+    round: int = 0
+    """Round of the client's last update that was used and left memory; 0 if there is none."""
+    memory: str = ""
+    """sha256 of that memory."""
+    data: str = ""
     """sha256 of the client's data at its first answer; "" if the server has none."""
 
     def load_memory(self, folder: Path) -> dict[str, dict[str, Tensor]]:

@@ -229,7 +229,7 @@ def coefficient_sum(steps: int, momentum: float, pull: float = 0.0) -> float:
     return -scalar.item()
 
 
-def expected_coefficient_sum(steps: int, momentum: float, pull: float = 0.0) -> float:
+def expected_coefficient_sum(steps: int, momentum: float, pull: float) -> float:
     """Return what `coefficient_sum` returns, to a relative 1e-9, in time that grows with the logarithm of `steps`.
 
     For a number of steps that another party states: the loop of `coefficient_sum` would run for as long as that party

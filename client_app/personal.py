@@ -14,9 +14,7 @@ FINE_TUNED = "fine-tuned"
 """The name of the fine-tuned models among a run's models."""
 
 
-def fine_tuned(
-    client: Client, settings: TrainingSettings, variants: Sequence[Variant] = ()
-) -> State:
+def fine_tuned(client: Client, settings: TrainingSettings, variants: Sequence[Variant]) -> State:
     """Train `client.model` for finetune-epochs on the client's own samples and return its state.
 
     w <- w - rate grad CE(f(x; w), y), from the weights that are loaded: the last round's average with what the client

@@ -7,10 +7,11 @@ very code that trains one.
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,29 +36,11 @@ COUNTS = ("counts_C", "effective_prior_C", "drawn_C")
 """What a variant may ask of a client's labels while several train."""
 
 
-@dataclass(frozen=True)
-class ClientInPass(Client):
-    """A client while several train: torch.vmap maps over its class counts, and it has no samples to count."""
+class LabelsInPass(NamedTuple):
+    """A batch's labels, in place of a client's samples while several train: a pass has no samples to count."""
 
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """The values of COUNTS and the batch's labels, by name."""
-
-    @property
-    def labels_N(self) -> Tensor:
-        """(B,): a pass numbers the samples of its batch 0 to B - 1."""
-        return self.tensors["labels_N"]
-
-    @cached_property
-    def counts_C(self) -> Tensor:
-        return self.tensors["counts_C"]
-
-    @cached_property
-    def effective_prior_C(self) -> Tensor:
-        return self.tensors["effective_prior_C"]
-
-    @cached_property
-    def drawn_C(self) -> Tensor:
-        return self.tensors["drawn_C"]
+    labels_N: Tensor | None
+    """(B,): a pass numbers the samples of its batch 0 to B - 1."""
 
 
 TrainingOutcome = tuple[Client, Report | Exception, float]
@@ -260,7 +243,7 @@ def mean_loss(
     """Return () a client's mean loss over the samples whose share is not 0."""
     model = task.client.model
     state = {**weights, **rest, **frozen}
-    task = seen(task, about)
+    task = seen(task, about, labels_B)
     if not task.overriding("loss_term"):
         with task.precision(inputs_B):
             logits_BC = functional_call(model, state, (inputs_B,))
@@ -271,10 +254,6 @@ def mean_loss(
         features_BD = functional_call(model.features, by_part.get("features", {}), inputs_B)
         logits_BC = functional_call(model.head, by_part["head"], features_BD)
     losses_B = task.losses(logits_BC, labels_B)
-    client = task.client
-    assert isinstance(client, ClientInPass)  # a variant with a loss term has facts
-    client = replace(client, tensors={**client.tensors, "labels_N": labels_B})
-    task = replace(task, client=client)
     indices_B = torch.arange(len(labels_B), device=labels_B.device)
     losses_B = losses_B + task.terms(indices_B, features_BD, logits_BC)
     return (losses_B * share_B).sum()
@@ -309,8 +288,8 @@ def facts_of(task: Task) -> State:
     return facts
 
 
-def seen(task: Task, about: State) -> Task:
-    """Return the task of the client that these facts are of, as its variants see it; it has no samples and no name."""
+def seen(task: Task, about: State, labels_B: Tensor | None = None) -> Task:
+    """Return the task of the client that these facts are of, as variants see it: nameless, with a batch's labels."""
     if not about:
         return task
     memory = {}
@@ -320,9 +299,10 @@ def seen(task: Task, about: State) -> Task:
             memory[name.removeprefix("memory/")] = tensor
         else:
             own[name] = tensor
-    values = {field.name: getattr(task.client, field.name) for field in fields(Client)}
-    values |= {"id": -1, "seed": -1, "samples": None, "memory": split_prefix(memory)}
-    client = ClientInPass(**values, tensors=own)
+    samples: Any = LabelsInPass(labels_B)
+    client = replace(task.client, id=-1, seed=-1, samples=samples, memory=split_prefix(memory))
+    # In place of the cached properties, which would count samples.
+    vars(client).update({name: own[name] for name in COUNTS if name in own})
     return replace(task, client=client, offset_C=own.get("offset_C"), scale_C=own.get("scale_C"))
 
 

@@ -116,8 +116,7 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
     with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:
             return finished
-        trackers = trackers_of(settings, folder.path)
-        work = Run(grid, settings, federation, folder, report_line, trackers)
+        work = Run(grid, settings, federation, folder, report_line)
         try:
             return work.finish()
         except Diverged as error:
@@ -134,7 +133,7 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
             folder.write_divergence(divergence, settings.training.learning_rate)
             raise TooFewReplies(f"{error} ({divergence.remedy})", error.not_finite) from error
         finally:
-            for tracker in trackers:
+            for tracker in work.trackers:
                 tracker.end(folder.summary())
 
 
@@ -188,8 +187,7 @@ class Run:
         self.resume()
         self.write_settings()
         keep_agreement(self.settings, self.folder)
-        for tracker in self.trackers:
-            tracker.begin(self.settings.flat(), self.folder.rounds())
+        self.trackers = trackers_of(self.settings, self.folder.path, self.folder.rounds())
         agreement = self.settings.agreement
         method = self.settings.general.method
         if agreement is not None:
@@ -315,7 +313,6 @@ class Run:
         the next round trains.
         """
         state = {name: copy(getattr(self.strategy, name)) for name in STATE}
-        state["digests"] = {kind: dict(digests) for kind, digests in state["digests"].items()}
         return Checkpoint(best=self.best, **state)
 
     def save(

@@ -139,8 +139,7 @@ class RunFolder:
 
     def replay_to_trackers(self, settings: RunSettings) -> None:
         """Send a finished run's records to the trackers that the settings name."""
-        for tracker in trackers_of(settings, self.path):
-            tracker.begin(settings.flat(), self.rounds())
+        for tracker in trackers_of(settings, self.path, self.rounds()):
             tracker.end(self.summary())
 
     def clear(self) -> None:

@@ -17,7 +17,7 @@ from client_app.optimizer import SGD
 from client_app.state import State
 from strategies.core.server import Deployment, Server, ServerMethod, Update
 from strategies.feddf import batches, on_cpu
-from strategies.head import features_of, head_of, train_head, with_head
+from strategies.head import features_of, with_trained_head
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,9 @@ class RealFeatures(ServerMethod):
     ) -> Deployment:
         samples = server.own_samples(self.name)
         features_ND = features_of(server.model.to(server.device), shared, samples)
-        head = train_head(
-            head_of(shared, server.device),
-            features_ND,
-            samples.labels_N,
-            steps=self.head_steps,
-            learning_rate=self.head_learning_rate,
-        )
-        return Deployment({self.name: with_head(shared, head)}, state)
+        steps, rate = self.head_steps, self.head_learning_rate
+        model = with_trained_head(shared, features_ND, samples.labels_N, steps, rate)
+        return Deployment({self.name: model}, state)
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@ NAMES = {
     ("summary.json", "models"): "MODEL",
     ("summary.json", "models.MODEL"): "SELECTION",
     ("summary.json", "model-hashes"): "MODEL",
-    ("checkpoint.safetensors", "fedskew.memory-rounds"): "CLIENT",
-    ("checkpoint.safetensors", "fedskew.digests.memory"): "CLIENT",
+    ("checkpoint.safetensors", "fedskew.clients"): "CLIENT",
     ("checkpoint.safetensors", "fedskew.best"): "MODEL",
 }
 """Objects whose keys are names: the page's word for them."""
@@ -79,7 +78,6 @@ NOT_RUN_HERE = {
         "method-numbers.NAME.mean",
         "method-numbers.NAME.values[]",
     },
-    "checkpoint.safetensors": {"fedskew.digests.data.CLIENT"},
 }
 """Keys that the runs below do not write; the page names the setting or the data that do."""
 

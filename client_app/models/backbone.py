@@ -194,7 +194,7 @@ def check_once(name: str, file: str, digest: str) -> None:
     load_weights(name, body, head, file, digest)
 
 
-def load_weights(name: str, body: nn.Module, head: str, file: str, sha256: str = "") -> None:
+def load_weights(name: str, body: nn.Module, head: str, file: str, sha256: str) -> None:
     """Load a file's tensors into `body`, those of the head left out.
 
     Raises SettingError naming the first tensor that is missing, has another shape, is not finite, or has no place, and

@@ -57,6 +57,10 @@ class Row:
     settings: Settings = field(default_factory=dict)
     deployed: str = ""
     """The model to read where a method deploys several, as in real-blocks-1; empty is the one of the method's name."""
+    only: tuple[Label, ...] = ()
+    """The columns that the row is in; empty is all."""
+    seeds: tuple[Whole, ...] = ()
+    """The seeds of the experiment's that the row has; empty is all."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -130,6 +134,8 @@ class Experiment:
         for key, labels in (("reaches", reached), ("cells", self.cells)):
             require_known(key, labels, "row", rows)
         require_known("metrics", self.metrics, "column", columns)
+        for row in self.rows:
+            require_known(f"methods: {row.label}: only", row.only, "column", columns)
         for label, cells in self.cells.items():
             rule = f"must have one number a column ({len(columns)})"
             require(len(cells) == len(columns), f"cells: {label}", list(cells), rule)
@@ -175,7 +181,8 @@ class Suite:
     title: str
     experiments: tuple[str, ...] = ()
     size: Literal["", "laptop", "full"] = ""
-    """The suite is what the claims of the file's papers need at that size. Empty is a suite of named experiments."""
+    """The suite is what the claims of the file's papers need at that size, before the experiments that it names. Empty
+    is a suite of named experiments."""
 
 
 def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
@@ -203,7 +210,8 @@ def row_of(entry: object) -> Row:
         if not isinstance(values, dict | None):
             raise wrong(str(label), values, dict)
         own = {"method": str(label), **(values or {})}
-        fields = {key: own.pop(key) for key in ("method", "deployed") if key in own}
+        keys = ("method", "deployed", "only", "seeds")
+        fields = {key: own.pop(key) for key in keys if key in own}
         row: Row = read_as(Row, {"label": label, **fields})
         names = [name.strip() for name in row.method.split("+")]
         if len(set(names)) < len(names):
@@ -253,6 +261,10 @@ def check_edition(paper: Experiment, experiments: Mapping[str, Experiment]) -> N
             require(not lacking, "entry", edition.name, f"lacks the rows {', '.join(lacking)}")
             columns = edition_columns(claim, paper, edition)
             require(bool(columns), "columns", edition.name, f"has none for the claim: {claim.says}")
+            for row in edition.rows:
+                absent = [name for name in columns if row.only and name not in row.only]
+                rule = f"has no row {row.label} there, for the claim: {claim.says}"
+                require(not absent or row.label not in claim.rows, "columns", absent, rule)
 
 
 def edition_columns(claim: Claim, paper: Experiment, edition: Experiment) -> tuple[str, ...]:
@@ -278,7 +290,7 @@ def suite(name: str, entry: Mapping[str, Any], experiments: Mapping[str, Experim
         needs_runs = any(not isinstance(claim, HeldBy) for claim in one.claims)
         if one.paper and needs_runs:
             measured.append(one.entry_at(as_read.size))
-    return replace(as_read, experiments=tuple(dict.fromkeys(measured)))
+    return replace(as_read, experiments=tuple(dict.fromkeys([*measured, *as_read.experiments])))
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------

@@ -105,6 +105,8 @@ def plan(
     for column in experiment.columns:
         rows = []
         for row in experiment.rows:
+            if row.only and column not in row.only:
+                continue
             settings = settings_of(experiment, row, column, overrides)
             if tune is not None:
                 value = tune.values[0] if tuned is None else tuned.get((row.label, column))
@@ -113,7 +115,8 @@ def plan(
                 settings[tune.key] = value
             rows.append((row, settings))
         for seed in chosen_seeds:
-            cells += planned(experiment.name, column, rows, seed)
+            of_seed = [(row, own) for row, own in rows if seed in (row.seeds or (seed,))]
+            cells += planned(experiment.name, column, of_seed, seed)
     return cells
 
 

@@ -164,11 +164,11 @@ class TrainedRun:
         """
         metadata = self.description.metadata()
         rounds = sorted(self.checkpoint.memory_rounds.items())
-        digests = self.checkpoint.digests["memory"]
+        states = self.checkpoint.client_states
         if "agreement" in self.origin:
             names = self.origin["agreement"]["sites"]
             kept = {
-                names[client]: (round, digests.get(client, ""))
+                names[client]: (round, states[client].memory)
                 for client, round in rounds
                 if client < len(names)
             }
@@ -189,7 +189,7 @@ class TrainedRun:
                 raise DataError(rule, where=str(self.folder.settings_file))
             memory_folder = folder_of(self.folder.path, client)
             try:
-                memory = load_memory(memory_folder, round, self.folder.run, digests.get(client, ""))
+                memory = load_memory(memory_folder, round, self.folder.run, states[client].memory)
             except (Damaged, MemoryLost) as error:
                 raise DataError(f"{error}: overwrite = true repeats the run") from None
             if "private" in memory:

@@ -12,6 +12,7 @@ import torch
 
 from client_app.client import Variant
 from client_app.column_sums import STANDARDIZATION, ColumnSums, asks_for_column_sums
+from client_app.handlers import ExpectedState
 from client_app.memory import BEST_ROUNDS
 from client_app.models import Classifier
 from client_app.run_spec import RunSpec
@@ -39,7 +40,6 @@ from strategies.core.update_statistics import (
     update_statistics,
 )
 from strategies.core.validation import (
-    DIGESTS,
     RejectedUpdate,
     UpdateOutOfRange,
     checked_update,
@@ -129,8 +129,8 @@ class Rounds:
     Each round samples clients by number, checks their replies, and combines them in the order of the clients. So a
     repeated run is bit-identical, whatever the number of nodes and the order in which they reply.
 
-    The attributes `round`, `shared`, `states`, `deployed`, `memory_rounds` and `digests` are the run's state: a
-    checkpoint stores them, and setting them resumes the run.
+    The attributes `round`, `shared`, `states`, `deployed` and `client_states` are the run's state: a checkpoint
+    stores them, and setting them resumes the run.
     """
 
     def __init__(
@@ -189,8 +189,7 @@ class Rounds:
             sites=sites,
         )
         self.round = 0
-        self.memory_rounds: dict[int, int] = {}
-        self.digests: dict[str, dict[int, str]] = {kind: {} for kind in DIGESTS}
+        self.client_states: dict[int, ExpectedState] = {}
         self.states: dict[str, State] = {
             part.name: part.initial_state(self.server) for part in self.parts
         }
@@ -217,8 +216,10 @@ class Rounds:
             digest = answer.digests.get("data")
             if digest is None:
                 continue
-            first = self.digests["data"].setdefault(client, digest)
-            if digest != first:
+            known = self.client_states.get(client, ExpectedState())
+            if not known.data:
+                self.client_states[client] = replace(known, data=digest)
+            elif digest != known.data:
                 exchange.refuse(client, "its data are not those of its first answer")
         return exchange
 
@@ -239,8 +240,7 @@ class Rounds:
             task=task,
             states=states,
             run_spec=self.run_spec,
-            memory_rounds=self.memory_rounds,
-            digests=self.digests,
+            client_states=self.client_states,
             largest=self.largest,
             examples=self.server.examples_by_client,
         )
@@ -348,9 +348,10 @@ class Rounds:
         self.adopt(result)
         self.round = number
         for update in updates:
-            if "memory" in update.digests:
-                self.memory_rounds[update.client] = number
-                self.digests["memory"][update.client] = update.digests["memory"]
+            digest = update.digests.get("memory")
+            if digest is not None:
+                known = self.client_states.get(update.client, ExpectedState())
+                self.client_states[update.client] = replace(known, round=number, memory=digest)
         self.keep_examples(updates)
         total = sum(update.examples for update in updates)
         uploaded = len(updates) * size(self.shared)  # checked: each has the shapes of `shared`

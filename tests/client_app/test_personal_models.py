@@ -95,7 +95,7 @@ def test_fine_tuning_is_descent_of_the_plain_cross_entropy(
         local_epochs=3, batch_size=8, learning_rate=0.5, finetune_epochs=2, **schedule
     )
     client = client_of(linear_model(3, 3), INPUTS_ND, LABELS_N, 3, round=3, seed=5)
-    state = fine_tuned(client, settings)
+    state = fine_tuned(client, settings, ())
     start = copy(linear_model(3, 3).state_dict())
     assert_close(state, descended(start, start, rate, strength=0.0, steps=2))
 

@@ -123,8 +123,7 @@ def copied(rounds: Rounds) -> Rounds:
     """Return rounds that go on by themselves; models and states are shared, as nothing changes them in place."""
     other = copy.copy(rounds)
     other.states, other.deployed = dict(rounds.states), dict(rounds.deployed)
-    other.memory_rounds = dict(rounds.memory_rounds)
-    other.digests = {kind: dict(codes) for kind, codes in rounds.digests.items()}
+    other.client_states = dict(rounds.client_states)
     return other
 
 
@@ -201,7 +200,7 @@ def training(rounds: Rounds, grid: Any) -> Made:
     json.dumps(to_json(whole), allow_nan=False)  # all of it can be recorded
     assert all(len(sentence) < 20_000 and sentence.isprintable() for sentence in last.unsolicited)
     states = [rounds.shared, *rounds.states.values(), *rounds.deployed.values()]
-    numbers = [last.loss, last.metrics, sorted(rounds.memory_rounds.items())]
+    numbers = [last.loss, last.metrics, sorted(map(str, rounds.client_states.items()))]
     return exchange.failures, states, numbers
 
 

@@ -89,7 +89,7 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
     heard: list[object] = []
 
     class Listening(Tracker):
-        def begin(self, settings, records) -> None:
+        def __init__(self) -> None:
             heard.append("begin")
 
         def round(self, record) -> None:
@@ -98,7 +98,9 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
         def end(self, summary) -> None:
             heard.append(summary and summary["rounds"])
 
-    monkeypatch.setattr("server_app.app.trackers_of", lambda settings, folder: [Listening()])
+    monkeypatch.setattr(
+        "server_app.app.trackers_of", lambda settings, folder, records: [Listening()]
+    )
     train()
     with pytest.raises(RuntimeError):
         train(learning_rate=1e30)
