@@ -192,7 +192,8 @@ def _digests(inputs: NDArray[np.generic], most: int) -> Iterator[tuple[int, byte
     count = min(len(inputs), max(1, most))
     for place in range(count):
         index = place * len(inputs) // count
-        yield index, hashlib.blake2b(inputs[index].tobytes(), digest_size=16).digest()
+        sample = inputs[index].tobytes()
+        yield index, hashlib.blake2b(sample, digest_size=16).digest()
 
 
 def _listed(data: Dataset, labels: Sequence[int] | NDArray[np.intp]) -> str:

@@ -111,7 +111,8 @@ def refuse_large(path: Path, sizes: Mapping[str, int]) -> None:
     if size > max(LARGEST_UNPACKED, MOST_PACKED * path.stat().st_size):
         found = f"{', '.join(sizes)}: {math.ceil(size / MIB)} MiB unpacked"
         rule = f"must be at most {LARGEST_UNPACKED // MIB} MiB, or {MOST_PACKED} times the file"
-        raise DataError(f"{found}: {rule}", where=path)
+        remedy = "np.savez, in place of savez_compressed, writes a larger file"
+        raise DataError(f"{found}: {rule}", where=path, remedy=remedy)
 
 
 def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
