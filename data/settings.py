@@ -88,12 +88,12 @@ class DataSettings(Settings):
     """csv, hf: ROLE=NAME,... says which column is path, label, site, patient, split or fold where its name is another
     one; nothing after = is none. ignore=NAME,NAME leaves columns out."""
     labels: str = ""
-    """folder: where the labels of DICOM files are, in place of class folders: a CSV file by patient, study, series or
-    path, or the keyword of a DICOM element such as BodyPartExamined."""
+    """folder: where the labels of DICOM files are, in place of class folders: a CSV file by patient, or the keyword of
+    a DICOM element such as BodyPartExamined."""
     missing: Annotated[str, OneOf("refuse", "drop", "median")] = "refuse"
     """csv, hf, labels, vectors of npz: whether a row whose label, site, patient, other named column or input is empty
-    or NA, nan, null, None and the like refuses the data, or is dropped (with labels also a file without a label and a
-    row without a file); median fills inputs with their column's median of the training rows."""
+    or NA, nan, null, None and the like refuses the data, or is dropped (with labels also a file without a label);
+    median fills inputs with their column's median of the training rows."""
     outside_folder: bool = False
     """csv: a path may lead out of the table's folder."""
     mean: str = ""

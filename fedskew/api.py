@@ -104,8 +104,7 @@ def run(
     script that uses it needs `if __name__ == "__main__":`. Raises SettingError or DataError for bad input, which are
     ValueErrors, RuntimeError for a run that fails.
     """
-    from fedskew.engines import execute
-    from fedskew.scheduling import Resources
+    from fedskew.engines import Resources, execute
     from fedskew.sweep import refuse_missing_gpus
     from server_app.plugins import check_new_methods
     from server_app.settings import parse

@@ -12,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from data import DataError, SettingError, require
-from fedskew.cli.options import AsJson, set_option
+from fedskew.cli.options import AsJson, Settings
 from fedskew.cli.run_selection import checked_texts
 from fedskew.cli.terminal import console
 from fedskew.formatting import numeric, percent, terminal_table
-from fedskew.signals import at_once
 
 # These import torch, which takes seconds: the commands import them after their first checks.
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ READ_BY = (
     "first_label", "pixel_range", "frame", "columns", "missing", "test_fold", "outside_folder",
 )  # fmt: skip
 """Settings by which inputs are read."""
-SHOWN_CLASSES = 10
-"""Classes whose confusion matrix fits into a terminal."""
 SHOWN_ROWS = 20
 """Predictions that a terminal gets; --output and --json get all."""
 
@@ -59,9 +56,8 @@ def export(
 ) -> None:
     """Write a run's deployed model as safetensors, with a model card."""
     path = Path(run) if Path(run).is_dir() else results / run
-    with at_once():
-        from fedskew.export import from_run
-        from server_app.run_folder import RunFolder
+    from fedskew.export import from_run
+    from server_app.run_folder import RunFolder
 
     trained = from_run.TrainedRun(RunFolder(path, moved=True), model, unfinished, round)
     for file in from_run.export(trained, output or trained.usual_folder, onnx):
@@ -89,10 +85,7 @@ def predict(
             metavar="FILE", help="Write all predictions as CSV, with the table's own columns."
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        set_option("A setting for reading the inputs, as for `fedskew run`."),
-    ] = None,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict with an exported model; with known classes, also print the metrics."""
@@ -106,11 +99,10 @@ def predict(
         field = key.replace("-", "_")
         require(field in READ_BY, key, value, "says nothing of how inputs are read")
         reading[field] = value
-    with at_once():
-        from client_app.process import choose_device
-        from fedskew.export.inputs import read_inputs
-        from fedskew.export.model_folder import ModelFolder
-        from fedskew.export.predict import predict as predict_inputs
+    from client_app.process import choose_device
+    from fedskew.export.inputs import read_inputs
+    from fedskew.export.model_folder import ModelFolder
+    from fedskew.export.predict import predict as predict_inputs
 
     stderr = console(stderr=True)
     folder = ModelFolder(model)
@@ -134,7 +126,7 @@ def predict(
 def print_predictions(
     predictions: "list[Prediction]", numbers: "ModelNumbers | None", classes: tuple[str, ...]
 ) -> None:
-    """Print the first predictions and, where classes are known, the metrics and the confusion matrix."""
+    """Print the first predictions and, where classes are known, the metrics."""
     out.print(predictions_table(predictions))
     others = len(predictions) - SHOWN_ROWS
     if others > 0:
@@ -142,12 +134,6 @@ def print_predictions(
     if numbers is None:
         return
     out.print(numbers_table(numbers, classes))
-    if numbers.confusion is not None and len(numbers.confusion) <= SHOWN_CLASSES:
-        title = "How often which class is predicted"
-        table = terminal_table("true class", *numeric(*classes), title=title)
-        for true_class, counts in zip(classes, numbers.confusion, strict=True):
-            table.add_row(Text(true_class), *map(str, counts))
-        out.print(table)
 
 
 def predictions_json(

@@ -27,6 +27,8 @@ from fedskew.experiments.claims import (
     require_known,
 )
 from fedskew.experiments.entries import (
+    KEYS,
+    LIST,
     checked_settings,
     defaults,
     entries_in_text,
@@ -34,7 +36,6 @@ from fedskew.experiments.entries import (
     read_as,
     shown,
     text_of,
-    wrong,
 )
 from server_app.keys import SELECTIONS
 from server_app.methods import Setting as Scalar
@@ -191,7 +192,7 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
         known = {**entry, "name": name}
         for key, field_name, read in (("methods", "rows", row_of), ("claims", "claims", claim_of)):
             if key in known and not isinstance(known[key], list):
-                raise wrong(key, known[key], list)
+                raise SettingError(key, shown(known[key]), LIST)
             if key in known:
                 known[field_name] = tuple(map(read, known.pop(key)))
         entry_as_read: Experiment = read_as(Experiment, known)
@@ -208,15 +209,11 @@ def row_of(entry: object) -> Row:
     ((label, values),) = named.items()
     with naming(f"methods: {label}"):
         if not isinstance(values, dict | None):
-            raise wrong(str(label), values, dict)
+            raise SettingError(str(label), shown(values), KEYS)
         own = {"method": str(label), **(values or {})}
         keys = ("method", "deployed", "only", "seeds")
         fields = {key: own.pop(key) for key in keys if key in own}
         row: Row = read_as(Row, {"label": label, **fields})
-        names = [name.strip() for name in row.method.split("+")]
-        if len(set(names)) < len(names):
-            remedy = f"write {'+'.join(dict.fromkeys(names))}"
-            raise SettingError("method", row.method, "names a method twice", remedy=remedy)
         return replace(row, settings=checked_settings(own))
 
 
@@ -234,7 +231,7 @@ def _entries_in_text(text: str, path: Path) -> dict[str, Experiment | Suite]:
     with naming(path.name):
         for name, entry in entries.items():
             if not isinstance(entry, dict):
-                raise SettingError(name, shown(entry), "must be keys with values")
+                raise SettingError(name, shown(entry), KEYS)
             if not entry.keys() & {"experiments", "size"}:
                 experiments[name] = experiment(name, entry)
         for read in experiments.values():

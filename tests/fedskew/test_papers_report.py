@@ -55,11 +55,6 @@ def test_the_readme_has_the_page_s_count_of_every_paper() -> None:
     assert len(counts) == 4 and shown.splitlines() == counts
 
 
-def test_a_suite_does_not_go_with_an_experiment(fedskew: FedSkew) -> None:
-    status, _, errors = fedskew("run", "papers-full", "demo", "--dry-run")
-    assert status == 2 and errors.count("\n") == 1
-
-
 @pytest.mark.parametrize(("seeds", "reason"), [(5, "5 seeds"), (21, "over 20 seeds")])
 def test_a_claim_that_cannot_be_judged_says_how_many_seeds_it_lacks(
     seeds: int, reason: str

@@ -10,8 +10,7 @@ import pytest
 from in_process import FinishedRun, cut, small
 
 from data import SettingError
-from fedskew.engines import execute
-from fedskew.scheduling import Resources
+from fedskew.engines import Resources, execute
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from server_app.trackers import PROJECT, Tracker, scalars

@@ -16,9 +16,8 @@ from client_app.local_site import PERMISSIONS, installed
 from client_app.runtime import site_runtime
 from data import SettingError, federate
 from data.agreement import read_agreement
-from fedskew.engines import execute
+from fedskew.engines import Resources, execute
 from fedskew.engines.local import RehearsalGrid
-from fedskew.scheduling import Resources
 from server_app.app import main, run
 from server_app.run_folder import RunFolder
 from server_app.settings import parse

@@ -14,10 +14,9 @@ from flower_command import flwr_run
 from in_process import KEEP_BEST, contents_of, small
 from rich.console import Console
 
-from fedskew.engines import APP, execute
-from fedskew.scheduling import Job, Resources
+from fedskew.engines import APP, Resources, execute
 from fedskew.sweep.pool import conduct
-from fedskew.sweep.progress import Overview
+from fedskew.sweep.progress import Job, Overview
 from server_app.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
