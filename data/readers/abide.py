@@ -10,6 +10,9 @@ from data.readers.npz import read_arrays
 from data.readers.splits import Raw, Split, folds
 from data.settings import DataSettings
 
+WINDOW_WIDTH = 32
+"""Time points in a window."""
+
 
 def read_site(file: Path, settings: DataSettings) -> Raw:
     """Return the windows of one site's subjects. The fifth that test-fold names tests, no subject is on both sides.
@@ -30,16 +33,15 @@ def read_site(file: Path, settings: DataSettings) -> Raw:
         )
         rule = f"{shapes} do not fit: ts must be (sum of length, regions)"
         raise DataError(rule, where=file)
-    if length_S.min() < settings.window_width:
+    if length_S.min() < WINDOW_WIDTH:
         first = int(np.argmin(length_S))
         has = f"subject {first} has {length_S[first]} time points"
-        rule = f"{has}, window-width = {settings.window_width} needs more"
+        rule = f"{has}, a window of {WINDOW_WIDTH} needs more"
         raise DataError(rule, where=file)
 
     windows_S = []
     for of_subject in np.split(series, np.cumsum(length_S)[:-1]):
-        width, stride = settings.window_width, settings.window_stride
-        windows_S.append(window_correlations(of_subject, width, stride))
+        windows_S.append(window_correlations(of_subject, WINDOW_WIDTH, settings.window_stride))
     tested = folds(label_S, file.stem)[settings.test_fold]
     trained = np.setdiff1d(np.arange(len(label_S)), tested)
     splits = []

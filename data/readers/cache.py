@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError
-from data.private_files import owner_only
+from data.files import owner_only
 from data.text import said
 
 VERSION = 3

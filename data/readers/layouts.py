@@ -7,7 +7,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.extras import needed
-from data.random_draws import generator
+from data.partitions import generator
 from data.readers.abide import read_site
 from data.readers.array_types import Shape
 from data.readers.catalog import IMAGENET_LT, KNOWN
@@ -74,10 +74,8 @@ def mat(root: Path, name: str) -> Raw:
 
 
 def cinic(folder: Path, name: str, settings: DataSettings) -> Lists:
-    """List train/CLASS/*, valid/CLASS/*, test/CLASS/*; `cinic-train` says whether valid is training data."""
+    """List train/CLASS/*, valid/CLASS/*, test/CLASS/*; valid is training data too, as in FedMA."""
     train, valid, test = (of_folders(folder, part, name) for part in ("train", "valid", "test"))
-    if settings.cinic_train == "train":
-        return {"train": train, "test": test, "val": valid}
     return {"train": train + valid, "test": test}
 
 

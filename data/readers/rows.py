@@ -12,7 +12,7 @@ import numpy as np
 
 from data.errors import DataError, Remedy, SetOption, either
 from data.readers.file_type import truly
-from data.settings import IGNORE, ROLES, DataSettings
+from data.settings import IGNORE, LARGEST_UNPACKED, ROLES, DataSettings
 from data.text import finite_number, is_whole, name_list, printable, said
 
 LABEL = "label"
@@ -79,12 +79,11 @@ class Table:
         return [f"{what}, and a comma in a number is its decimal mark"]
 
 
-def read_table(path: Path, settings: DataSettings, most: int | None = None) -> Table:
+def read_table(path: Path, most: int | None = None) -> Table:
     """Return the cells of a CSV file in UTF-8 or UTF-16 whose columns commas, semicolons or tabs separate.
 
     Args:
         path: The file. Excel may have written `sep=;` before its header.
-        settings: Of these, max-unpacked-mib counts.
         most: Read no more than so many rows, of which the first that is not empty is the header.
 
     Raises:
@@ -93,9 +92,8 @@ def read_table(path: Path, settings: DataSettings, most: int | None = None) -> T
     """
     if not path.is_file():
         raise DataError("there is no such file", where=path)
-    limit = settings.max_unpacked_mib
-    if path.stat().st_size > limit * MIB:
-        raise DataError(f"is larger than max-unpacked-mib = {limit} allows", where=path)
+    if path.stat().st_size > LARGEST_UNPACKED:
+        raise DataError(f"must be at most {LARGEST_UNPACKED // MIB} MiB large", where=path)
     try:
         rows, separator = _rows_in(path, most)
     except (csv.Error, UnicodeError) as error:

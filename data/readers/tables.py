@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data.errors import DataError, Remedy, SetOption
-from data.file_stamps import FileStamp, stamp_of
+from data.files import FileStamp, stamp_of
 from data.readers.array_types import Floats
 from data.readers.dicom_headers import with_origins
 from data.readers.image_files import ANY_SIZE, ImageFiles
@@ -34,7 +34,7 @@ from data.settings import DataSettings
 
 INPUT, IGNORED = "input", "ignored"
 """What `columns_of` calls columns without a role."""
-OF_READING = ("classes", "columns", "missing", "outside_folder", "max_unpacked_mib")
+OF_READING = ("classes", "columns", "missing", "outside_folder")
 """The settings that change what a scan finds."""
 HEADER_ROWS = 20
 """Rows among which the header is looked for: those before it are empty."""
@@ -46,7 +46,7 @@ FEWEST_IDS = 20
 
 def roles_in(path: Path, settings: DataSettings) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the columns' names by role, and the inputs. Raises DataError. No row but the header is read."""
-    return roles_and_inputs(read_table(path, settings, most=HEADER_ROWS), settings)
+    return roles_and_inputs(read_table(path, most=HEADER_ROWS), settings)
 
 
 def roles_and_inputs(
@@ -81,7 +81,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
 
 def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
     """Return the rows of a table. The stamp only serves as a key of `_kept`."""
-    table = read_table(path, settings)
+    table = read_table(path)
     roles, others = roles_and_inputs(table, settings)
     cells = {role: table.columns[name] for role, name in roles.items()}
     names = {role: f"column {name}" for role, name in roles.items()}
@@ -279,7 +279,7 @@ def summary_of(table: Table, name: str, role: str) -> ColumnSummary:
 
 def columns_of(path: Path, settings: DataSettings) -> list[ColumnSummary]:
     """Return what each column of a table holds, in file order. Raises DataError for a table without label or header."""
-    table = read_table(path, settings)
+    table = read_table(path)
     roles, inputs = roles_and_inputs(table, settings)
     meaning = dict.fromkeys(table.header, IGNORED)
     if "path" not in roles:

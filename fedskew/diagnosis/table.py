@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data import DataError, DataSettings
+from data import DataError
 from data.readers.rows import decimal_mark, number_in, read_table
 
 Counts = NDArray[np.int64]
@@ -160,7 +160,7 @@ def read_moments(path: Path, sites: Sequence[str]) -> Moments:
 def read_numbers(path: Path) -> tuple[list[str], dict[str, list[float]]]:
     """Return the names of a table's columns, but of the first one, and each site's numbers. Raises DataError."""
     numbers: dict[str, list[float]] = {}
-    table = read_table(path, DataSettings())
+    table = read_table(path)
     corner, *columns = table.header
     has_words = any(letter.isalpha() for letter in "".join(columns))
     if not columns or not (has_words or corner.lower() in CORNER):

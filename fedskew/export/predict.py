@@ -283,7 +283,7 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
             "the model has no names of its columns: must be an npz file with images (N, features)"
         )
         raise DataError(rule, where=str(path))
-    table = read_table(path, settings)
+    table = read_table(path)
     rows = list(range(len(table.lines)))
     if not rows:
         raise DataError("holds no row to predict", where=str(path))
