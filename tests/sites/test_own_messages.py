@@ -95,7 +95,6 @@ def changed(part: str, key: str, value: Any) -> Change:
     [
         changed("data", "dataset", "sites:" + "0" * 64),
         changed("data", "data_root", "/etc"),
-        changed("data", "max_image_pixels", 10**12),
         changed("", "folder", "/tmp/run"),
         changed("", "folder", ".."),
         changed("", "model", "os:system"),
