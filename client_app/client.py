@@ -172,7 +172,7 @@ def check_numbers(numbers: Mapping[str, float]) -> None:
             f"{len(numbers)} numbers of methods, and at most {MOST_NUMBERS} are taken"
         )
     for name, value in numbers.items():
-        shown = ascii(name[: LONGEST_NAME + 1])
+        shown = ascii(name[:LONGEST_NAME])
         if len(name) > LONGEST_NAME or not NUMBER_NAME.fullmatch(name):
             rule = f"must be VARIANT/NAME of letters, digits and _.-, at most {LONGEST_NAME} characters"
             raise InvalidReply(f"number {shown} {rule}")

@@ -168,7 +168,7 @@ def quantity(
     clients: int,
     alpha: float,
     generator: np.random.Generator,
-    min_samples: int = 10,
+    min_samples: int,
 ) -> list[Indices]:
     """Shuffle, then cut at shares from a Dirichlet(alpha): clients differ in size but not in class distribution.
 

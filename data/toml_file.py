@@ -3,7 +3,7 @@
 import difflib
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from inspect import isclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Strict, ValidationError
 
 from data.errors import NO_VALUE, DataError
+from data.text import is_whole
 
 LARGEST = 2**20
 """Bytes of the largest file that is read."""
@@ -23,6 +24,10 @@ RULES = {
     "finite_number": "must be a number",
     "tuple_type": "must be a list",
     "model_type": "must be a table",
+    "dict_type": "must be a table",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "literal_error": "must be {expected}",
 }
 """Rules about types, by pydantic's name of the error."""
 Texts = Annotated[tuple[str, ...], Strict(False)]
@@ -53,6 +58,17 @@ class BrokenRule(ValueError):
         self.key, self.rule, self.value = key, rule, value
 
 
+def checked_address(text: str) -> str:
+    """Return HOST:PORT. Raises ValueError for another text."""
+    host, _, port = text.rpartition(":")
+    if not host or not is_whole(port) or not 0 < int(port) < 65536:
+        raise ValueError("must be HOST:PORT")
+    return text
+
+
+HostPort = Annotated[str, AfterValidator(checked_address)]
+
+
 def matching(pattern: re.Pattern[str], rule: str) -> AfterValidator:
     """Return the rule that a text has a form."""
 
@@ -64,10 +80,15 @@ def matching(pattern: re.Pattern[str], rule: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def table_of(model: type[Model], entries: Mapping[str, object], where: str) -> Model:
-    """Return the entries of a file as a model. Raises DataError, one sentence, for the first rule that they break."""
+def table_of(
+    model: type[Model], entries: Mapping[str, object], where: str, file: Path | None = None
+) -> Model:
+    """Return the entries of a file as a model, whose validators have the file as their context.
+
+    Raises DataError, one sentence, for the first rule that the entries break.
+    """
     try:
-        return model.model_validate(entries)
+        return model.model_validate(entries, context=file)
     except ValidationError as error:
         raise data_error(error, model, where) from None
 
@@ -80,6 +101,8 @@ def data_error(found: ValidationError, model: type[TomlTable], where: str) -> Da
     place = list(error["loc"])
     broken = error.get("ctx", {}).get("error")
     remedy = ""
+    if isinstance(broken, DataError):
+        return broken
     if isinstance(broken, BrokenRule):
         key, rule = broken.key, broken.rule
         value = broken.value or error["input"].get(key, NO_VALUE)
@@ -87,7 +110,11 @@ def data_error(found: ValidationError, model: type[TomlTable], where: str) -> Da
         if isinstance(place[-1], int):
             place.pop()  # an item of a list goes by the list's key
         key, value = str(place.pop()), error["input"]
-        rule = str(broken) if broken else RULES.get(error["type"], error["msg"])
+        rule = (
+            str(broken)
+            if broken
+            else RULES.get(error["type"], error["msg"]).format(**error.get("ctx", {}))
+        )
     if error["type"] == "missing":
         value = NO_VALUE
     if error["type"] == "extra_forbidden":
@@ -107,62 +134,6 @@ def keys_of(model: type[TomlTable]) -> Iterator[str]:
         for part in (field.annotation, *get_args(field.annotation)):
             if isclass(part) and issubclass(part, TomlTable):
                 yield from keys_of(part)
-
-
-KINDS = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    dict: "a table",
-}
-
-
-class Table:
-    """A table of a file; `where` is what errors name before a key, the file and the table."""
-
-    def __init__(self, entries: Mapping[str, Any], where: str, keys: Collection[str]) -> None:
-        """Raises DataError for a key that is none of `keys`."""
-        self.entries = entries
-        self.where = where
-        for key, value in entries.items():
-            if key in keys:
-                continue
-            similar = difflib.get_close_matches(key, keys, 1, cutoff=0.5)
-            remedy = f"did you mean {similar[0]}?" if similar else ""
-            raise self.error(key, value, "there is no such key", remedy)
-
-    def error(self, key: str, value: object, rule: str, remedy: str = "") -> DataError:
-        """Return the error of a value that breaks a rule."""
-        return DataError(rule, where=self.where, key=key, value=value, remedy=remedy)
-
-    def require(self, holds: bool, key: str, rule: str) -> None:
-        """Raise DataError about a key's value unless `holds`."""
-        if not holds:
-            raise self.error(key, self.entries.get(key), rule)
-
-    def take(self, key: str, expected: type, default: Any = None) -> Any:
-        """Return a key's value, or the default where that is not None. Raises DataError for a missing or wrong one."""
-        if key not in self.entries:
-            if default is None:
-                rule = f"is missing: it must be {KINDS[expected]}"
-                raise DataError(rule, where=self.where, key=key)
-            return default
-        value = self.entries[key]
-        if expected is float and type(value) is int:
-            value = float(value)
-        self.require(type(value) is expected, key, f"must be {KINDS[expected]}")
-        return value
-
-    def texts(self, key: str, default: list[str] | None = None) -> tuple[str, ...]:
-        """Return a list of texts. Raises DataError for what is none, or one text twice."""
-        values = self.take(key, list, default)
-        all_texts = all(type(value) is str for value in values)
-        self.require(all_texts, key, "must be a list of texts")
-        each_once = len(set(values)) == len(values)
-        self.require(each_once, key, "must name each once")
-        return tuple(values)
 
 
 def read_toml(path: Path) -> tuple[bytes, dict[str, Any]]:

@@ -12,9 +12,10 @@ from client_app.local_site import PERMISSIONS
 from data import DataError
 from data.agreement import read_agreement, subtraction_warning
 from data.package_files import ROOT, canonical, sources
+from data.toml_file import keys_of
 from site_agent.agreed_files import module_lines
 from site_agent.app_files import app_hash, packed_app, packed_files
-from site_agent.config import AppPolicy, Limits, Site, field_of, keys_of
+from site_agent.config import AppPolicy, Limits, Site, field_of
 from site_agent.flower_app import check_module_names, client_app_of
 from site_agent.policy import check_names
 
@@ -51,9 +52,9 @@ def summary(site: Site, app: str) -> str:
     ]
     if site.app is not None:
         lines.append("code        all of the app's code runs here on these data, so read it first")
-        return "\n".join([*lines, *policy_lines(site.app, AppPolicy)])
+        return "\n".join([*lines, *policy_lines(site.app)])
     for permission in PERMISSIONS:
-        heading = "may leave" if permission in site.allow else "stays here"
+        heading = "may leave" if permission in site.policy.allow else "stays here"
         lines.append(f"{heading:<12}{permission}")
     if agreement.masked:
         lines.append(
@@ -67,15 +68,15 @@ def summary(site: Site, app: str) -> str:
         lines.append(f"samples     {member.name}: {member.samples or 'any number'}")
     if agreement.backbone:
         lines.append(f"backbone    {agreement.backbone}, weights of sha256 {agreement.weights}")
-    lines += [*module_lines(site), *policy_lines(site, Limits)]
+    lines += [*module_lines(site), *policy_lines(site.policy)]
     lines.append("a run sets  model, rounds, seed, and the settings of its training and methods")
     return "\n".join(lines)
 
 
-def policy_lines(policy: Limits | AppPolicy, kind: type) -> list[str]:
+def policy_lines(policy: Limits | AppPolicy) -> list[str]:
     """Return the keys of a policy with their values, those left out as well."""
     lines = []
-    for key in keys_of(kind):
+    for key in keys_of(type(policy)):
         value = getattr(policy, field_of(key))
         text = "any" if value is None else json.dumps(value, default=sorted)
         lines.append(f"policy      {key} = {text}")
@@ -86,7 +87,7 @@ def warnings(site: Site) -> list[str]:
     """Return what is to be looked at before this site approves its federation.toml, in lines."""
     agreement = site.agreement
     lines = []
-    if len(agreement.sites) == 2 and CLASS_COUNTS in site.allow and site.app is None:
+    if len(agreement.sites) == 2 and CLASS_COUNTS in site.policy.allow and site.app is None:
         (other,) = {*agreement.names} - {site.name}
         lines.append(
             f"(!) counts  fedshift and reweighting send the sum of both sites' class counts to both: {other} learns "

@@ -28,7 +28,7 @@ from data.dataset import Dataset
 from data.readers.catalog import is_own
 from site_agent.agreed_files import own_module, own_weights
 from site_agent.approval import approved_files
-from site_agent.config import Link, Site, read_link, table_of
+from site_agent.config import Link, Site, read_link
 from site_agent.data_view import check_samples, federation_of, own_columns
 from site_agent.flower_internals import (
     FleetHttpClient,
@@ -149,9 +149,9 @@ def closed(path: Path, rights: int, remedy: str) -> str:
 
 def key(site: Site, file: Path) -> str:
     """The node's key, which must be the one that federation.toml names for this site."""
-    if "link" not in table_of(file).entries:
+    if site.link is None:
         return "no [link]: this user trains, and another one talks"
-    link = read_link(file)
+    link = read_link(file).link
     if public_text(read_key(link.key).public_key()) != site.agreement.sites[site.number].key:
         rule = (
             f"is not the key that federation.toml names for {site.name}; "
@@ -164,11 +164,11 @@ def key(site: Site, file: Path) -> str:
 def policy(site: Site) -> str:
     """The names in the policy's lists, and whether it lets an update be made of very few samples."""
     check_names(site)
-    if site.min_batch_size < FEW or site.min_update_samples < FEW:
+    if site.policy.min_batch_size < FEW or site.policy.min_update_samples < FEW:
         return Warned(
             f"lets an update be made of fewer than {FEW} samples: the coordinator can then read single images"
         )
-    return f"updates of at least {site.min_update_samples} samples"
+    return f"updates of at least {site.policy.min_update_samples} samples"
 
 
 def device(site: Site) -> str:
@@ -213,7 +213,7 @@ def data_rows(site: Site) -> Iterator[Row]:
     tested_C = np.bincount(data.test.labels, minlength=data.num_classes).tolist()
     for number, name in enumerate(data.class_names):
         text = f"{name}: {trained_C[number]} training samples, {tested_C[number]} test samples"
-        if 0 < trained_C[number] < site.min_class_samples:
+        if 0 < trained_C[number] < site.policy.min_class_samples:
             text += "; fewer than min-class-samples: nothing about it leaves"
         yield Row(f"class {number}", True, text)
     samples = sum(trained_C)
@@ -225,11 +225,11 @@ def data_rows(site: Site) -> Iterator[Row]:
         )
         yield Row("samples", True, Warned(text))
     tested = int(federation.tested_C("test", 0).sum())
-    enough = tested >= site.min_test_samples
+    enough = tested >= site.policy.min_test_samples
     text = (
         ""
         if enough
-        else f"; needs {site.min_test_samples} (min-test-samples), else no scores leave"
+        else f"; needs {site.policy.min_test_samples} (min-test-samples), else no scores leave"
     )
     yield Row("test set", enough, f"{tested} samples{text}")
     yield row("copies", copies, data)
@@ -252,7 +252,7 @@ def standardization(site: Site) -> str:
     """Whether the sums may leave from which mean and std of a table's columns come."""
     text = "mean and std of the columns come from sums over all sites"
     needed = ColumnSums.permission
-    if needed not in site.allow:
+    if needed not in site.policy.allow:
         raise DataError(
             f"{text}; [policy] allow needs {needed}, or agree on mean and std in federation.toml"
         )

@@ -176,7 +176,7 @@ def check(
 
     rows = check.offline(read_site(site), site)
     if online:
-        rows = chain(rows, check.online(read_link(site)))
+        rows = chain(rows, check.online(read_link(site).link))
     holds = True
     for row in rows:
         print(row, flush=True)
@@ -207,17 +207,17 @@ def start(
     """Take part in the federation until a signal ends it."""
     from data import DataError
     from site_agent import service
-    from site_agent.config import read_link, read_site, table_of
+    from site_agent.config import read_link, read_site
 
     try:
         if only is None:
-            service.start(read_site(site), read_link(site), metrics)
+            service.start(read_site(site), read_link(site).link, metrics)
             return
         if secret is None:
             raise DataError(f"--only {only}: --secret must name the file that both halves read")
         if only is Half.link:
-            state = table_of(site).path("state")
-            service.link_only(read_link(site), state, port, secret)
+            half = read_link(site)
+            service.link_only(half.link, half.state, port, secret)
         else:
             service.train_only(read_site(site), port, secret, metrics)
     except SystemExit:  # everything has ended; to unload torch takes seconds
@@ -247,7 +247,7 @@ def status(
 
     this_site.state.mkdir(parents=True, exist_ok=True)
     print(check.approval(this_site))
-    print(check.row("key known", lambda: check.known(read_link(site))))
+    print(check.row("key known", lambda: check.known(read_link(site).link)))
     print(check.Row("at work", is_at_work(this_site.state), str(this_site.state)))
     for line in this_site.audit.lines()[-1:]:
         print(f"last entry {described(line) or 'is damaged: fedskew-site log --verify'}")

@@ -1,10 +1,19 @@
 """site.toml: the one file at a hospital that names paths, device, threads and what may leave."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
 
 from client_app.local_site import DEFAULT_PERMISSIONS, PERMISSIONS, NotAgreed
 from data import DataError, DataSettings, SettingError
@@ -12,108 +21,233 @@ from data.agreement import Agreement, read_agreement
 from data.readers.catalog import KNOWN, labels_file
 from data.settings import OF_OWN, USUAL
 from data.sites import abide_name
-from data.text import is_whole
-from data.toml_file import Table, read_toml
+from data.toml_file import BrokenRule, HostPort, Texts, TomlTable, read_toml, table_of
 from site_agent.audit import Audit
 
-KEYS = (
-    "federation",
-    "name",
-    "data",
-    "state",
-    "device",
-    "threads",
-    "mask-key",
-    "weights",
-    "module",
-    "read",
-    "policy",
-    "link",
-    "app",
-)
 NOT_OF_AN_APP = ("device", "mask-key", "weights", "module", "read", "policy")
 """Keys of site.toml that are about FedSkew's own app, and have no meaning for another one."""
 MASK_KEY = "mask.key"
 """The file of the key for masked sums, beside site.toml, where that names no other."""
 DATA = ("folder", "npz", "csv", "abide")
-DEVICES = ("cpu", "cuda", "auto")
 RUN = re.compile(r"[A-Za-z0-9](?:\.?[A-Za-z0-9+_-]){0,199}")
 """A run's id, which names a folder at a site. The method MODULE:CLASS has a full stop in it, and `..` is no id."""
 
 
-@dataclass(frozen=True)
-class AppPolicy:
+# ---- rules of one value ----------------------------------------------------------------------------------------------
+
+
+def path_from(text: object, info: ValidationInfo) -> Path:
+    """Return the absolute path of a text; relative ones start in the folder of site.toml, the validation's context.
+
+    Raises ValueError for one with `..`, or that no file can have.
+    """
+    if not isinstance(text, str):
+        raise ValueError("must be text")
+    if not text.strip():
+        raise ValueError("must name a path")
+    if ".." in Path(text).parts:
+        raise ValueError("must not hold ..")
+    assert isinstance(info.context, Path)
+    try:
+        absolute = info.context.resolve().parent / Path(text).expanduser()
+        absolute.resolve().exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"is no path here ({reason})") from None
+    return absolute
+
+
+def existing_file(path: Path) -> Path:
+    """Return the path of a file. Raises ValueError where there is none."""
+    if not path.is_file():
+        raise ValueError(f"there is no such file: {path}")
+    return path
+
+
+def folder_or_nothing(path: Path) -> Path:
+    """Return the path of a folder that may still be made. Raises ValueError for a file's."""
+    if path.exists() and not path.is_dir():
+        raise ValueError("must be a folder")
+    return path
+
+
+def data_here(text: str, info: ValidationInfo) -> str:
+    """Return KIND:PATH with the absolute path of the data. Raises ValueError for what is not there."""
+    kind, _, named = text.partition(":")
+    if kind not in DATA or not named.strip():
+        raise ValueError("must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE")
+    path = here = path_from(named, info)
+    if kind == "abide":
+        if abide_name(path.name) not in KNOWN:
+            raise ValueError(f"{path.name} is no site of ABIDE")
+        here = path.parent
+    is_there = here.is_file() if kind in ("npz", "csv") else here.is_dir()
+    if not is_there:
+        raise ValueError(f"there is no {here}")
+    return f"{kind}:{path}"
+
+
+def each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names. Raises ValueError for one that is there twice."""
+    if len(set(names)) < len(names):
+        raise ValueError("must name each once")
+    return names
+
+
+def field_of(key: str) -> str:
+    """Return the name of the field that a key stands for."""
+    return key.replace("-", "_")
+
+
+def plain_values(entries: dict[str, Any]) -> dict[str, Any]:
+    """Return a table of single values. Raises ValueError for one with lists, tables or dates."""
+    if not all(type(value) in (str, int, float, bool) for value in entries.values()):
+        raise ValueError("must hold texts, numbers, true and false")
+    return entries
+
+
+def agreement_at(text: object, info: ValidationInfo) -> Agreement:
+    """Return the agreement in a file. Raises ValueError for what is no path, DataError for what the file says."""
+    return read_agreement(path_from(text, info))
+
+
+def reading_of(entries: object, info: ValidationInfo) -> DataSettings:
+    """Return how data are read, settings of OF_OWN. Raises DataError for what they do not allow."""
+    if not isinstance(entries, dict):
+        raise ValueError("must be a table")
+    where = f"{info.context}: read"
+    stated = table_of(READ, entries, where).model_dump(exclude_unset=True)
+    try:
+        if labels_file(stated.get("labels", "")) is not None:
+            stated["labels"] = str(existing_file(path_from(stated["labels"], info)))
+    except ValueError as error:
+        rule = str(error)
+        raise DataError(rule, where=where, key="labels", value=stated["labels"]) from None
+    try:
+        return DataSettings(**stated)
+    except SettingError as error:
+        raise DataError(error.rule, where=where, key=error.key, value=error.value) from None
+
+
+_read_fields: dict[str, Any] = {
+    name: (type(getattr(USUAL, name)), getattr(USUAL, name)) for name in OF_OWN
+}
+READ: type[TomlTable] = create_model("Read", __base__=TomlTable, **_read_fields)
+"""[read] of site.toml: some of the settings of data, by their names there."""
+
+
+SitePath = Annotated[Path, BeforeValidator(path_from)]
+ExistingFile = Annotated[SitePath, AfterValidator(existing_file)]
+Names = Annotated[Texts, AfterValidator(each_once)]
+Least = Annotated[int, Field(ge=1)]
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+class AppPolicy(TomlTable):
     """What may leave a site in the replies of a Flower app other than FedSkew's."""
 
-    arrays: tuple[str, ...] = ("arrays",)
+    arrays: Names = ("arrays",)
     """Names of the ArrayRecords that may leave; `*` stands for any characters, as in `upload/*`."""
-    metrics: tuple[str, ...] = ("metrics",)
+    metrics: Names = ("metrics",)
     """Names of the MetricRecords."""
-    configs: tuple[str, ...] = ()
+    configs: Names = ()
     """Names of the ConfigRecords."""
-    max_bytes: int = 0
+    max_bytes: Annotated[int, Field(ge=0)] = 0
     """Most bytes of a reply; 0 is no limit."""
-    max_norm: float = 0.0
+    max_norm: Annotated[float, Field(ge=0)] = 0.0
     """Largest norm of the change of the received arrays, or of arrays that none were received for; 0 is no limit."""
-    min_samples: int = 8
+    min_samples: Least = 8
     """Samples below which a reply to train or evaluate does not leave, by its metric num-examples."""
-    node_config: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    node_config: Annotated[dict[str, Any], AfterValidator(plain_values)] = {}
     """Entries of the app's context.node_config, beside data-path."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(TomlTable):
     """[policy] of site.toml: what may leave a site, and which runs it takes part in."""
 
-    allow: frozenset[str] = frozenset(DEFAULT_PERMISSIONS)
+    allow: Names = DEFAULT_PERMISSIONS
     """What of PERMISSIONS may leave."""
-    min_class_samples: int = 1
+    min_class_samples: Least = 1
     """Training samples of a class held, below which nothing about classes leaves."""
-    min_test_samples: int = 1
+    min_test_samples: Least = 1
     """Test samples below which no scores leave."""
-    max_norm: float = 0.0
+    max_norm: Annotated[float, Field(ge=0)] = 0.0
     """Largest norm of an update that leaves; 0 is no limit."""
-    min_batch_size: int = 8
+    min_batch_size: Least = 8
     """Samples in a mini-batch below which a run is refused: the step of a single image is that image."""
-    min_steps: int = 1
+    min_steps: Least = 1
     """Optimizer steps in a round below which a run is refused."""
-    min_update_samples: int = 8
+    min_update_samples: Least = 8
     """Different training samples in an update below which a run is refused."""
-    methods: tuple[str, ...] | None = None
+    methods: Names | None = None
     """The local methods that a run may use, names of client_app.variants; None is all of them."""
-    models: tuple[str, ...] | None = None
+    models: Names | None = None
     """The models that a run may train, names of client_app.models; None is all of them."""
-    max_rounds: int = 1000
+    max_rounds: Least = 1000
     """Rounds that a run may have, and different questions to train that are answered in it."""
     approve_runs: bool = False
     """Whether a run takes part only after somebody here has approved its settings."""
 
+    @model_validator(mode="after")
+    def check_permissions(self) -> Self:
+        """Raise BrokenRule for a word of `allow` that is no permission."""
+        for word in self.allow:
+            if word not in PERMISSIONS:
+                raise BrokenRule("allow", f"must be some of {', '.join(PERMISSIONS)}", word)
+        return self
 
-@dataclass(frozen=True, kw_only=True)
-class Site(Limits):
+
+class Site(TomlTable):
     """One site, as its site.toml says."""
 
-    name: str
-    number: int
-    """Its number in the agreement."""
-    agreement: Agreement
+    agreement: Annotated[Agreement, BeforeValidator(agreement_at)] = Field(alias="federation")
     """The one that the site has approved."""
-    data: str
+    name: str
+    data: Annotated[str, AfterValidator(data_here)]
     """folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE."""
-    state: Path
+    state: Annotated[SitePath, AfterValidator(folder_or_nothing)]
     """Folder of its memory and cache, which belong to nobody else."""
-    device: str = "cpu"
-    threads: int = 1
-    reading: DataSettings = USUAL
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    reading: Annotated[DataSettings, BeforeValidator(reading_of)] = Field(USUAL, alias="read")
     """How its data are read: of these, the settings of OF_OWN count."""
+    policy: Limits = Limits()
     app: AppPolicy | None = None
     """The policy for another app than FedSkew's; None is FedSkew's."""
-    mask_key: Path = Path(MASK_KEY)
+    mask_key: SitePath = Field(MASK_KEY, validate_default=True)
     """The file of its private key for masked sums."""
-    weights: Path | None = None
+    weights: SitePath | None = None
     """The site's own file of the agreed backbone's weights."""
-    module: Path | None = None
+    module: SitePath | None = None
     """The site's own file of the agreed module."""
+    link: Any = None
+    """`read_link` reads it: who trains alone needs none of it."""
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        """Raise BrokenRule for keys that contradict each other, or what is agreed."""
+        try:
+            self.agreement.number(self.name)
+        except LookupError as error:
+            raise BrokenRule("name", str(error)) from None
+        kind, _, data = self.data.partition(":")
+        if Path(data).resolve().is_relative_to(self.state.resolve()):
+            raise BrokenRule("data", f"must not lie below state, {self.state}: that is deleted")
+        if self.reading != USUAL and kind == "abide":
+            raise BrokenRule("data", "is read in one way: [read] has no effect")
+        stated = {type(self).model_fields[name].alias for name in self.model_fields_set}
+        for key in NOT_OF_AN_APP:
+            if self.app is not None and key in stated:
+                rule = "has no effect on another app than FedSkew's: remove it, or [app]"
+                raise BrokenRule(key, rule)
+        return self
+
+    @cached_property
+    def number(self) -> int:
+        """Its number in the agreement."""
+        return self.agreement.number(self.name)
 
     @property
     def audit(self) -> Audit:
@@ -137,96 +271,26 @@ class Site(Limits):
         return self.state / "runs" / run
 
 
-@dataclass(frozen=True)
-class Link:
-    """How a site reaches its coordinator; who trains alone needs none of it."""
+class Link(TomlTable):
+    """How a site reaches its coordinator."""
 
-    address: str
-    """HOST:PORT."""
-    key: Path
+    address: HostPort
+    key: ExistingFile
     """The file of the node's private key."""
-    ca: Path
+    ca: ExistingFile
     """The file of the federation's certificate authority."""
 
 
-class SiteTable(Table):
-    """site.toml, or a table of it. Its paths start at the file's folder."""
+class LinkHalf(TomlTable):
+    """What the half of a site that talks reads of site.toml: neither data nor policy."""
 
-    def __init__(
-        self, entries: Mapping[str, Any], file: Path, keys: Sequence[str], name: str = ""
-    ) -> None:
-        super().__init__(entries, f"{file}: {name}" if name else str(file), keys)
-        self.file = file
+    model_config = ConfigDict(extra="ignore")
 
-    def table(
-        self, name: str, keys: Sequence[str], default: Mapping[str, Any] | None = None
-    ) -> "SiteTable":
-        """Return the table of this name. Raises DataError for a key that is none of `keys`."""
-        return SiteTable(self.take(name, dict, default), self.file, keys, name)
-
-    def path(self, key: str, text: str = "") -> Path:
-        """Return the absolute path that `text` names, or else the key.
-
-        Raises DataError for one with `..`, or that no file can have.
-        """
-        named = text or self.take(key, str)
-        self.require(bool(named.strip()), key, "must name a path")
-        self.require(".." not in Path(named).parts, key, "must not hold ..")
-        try:
-            absolute = self.file.resolve().parent / Path(named).expanduser()
-            absolute.resolve().exists()
-        except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a zero byte
-            reason = getattr(error, "strerror", None) or error
-            raise self.error(key, named[:80], f"is no path here ({reason})") from None
-        return absolute
-
-    def existing_file(self, key: str) -> Path:
-        """Return the absolute path of a key's file. Raises DataError where there is none."""
-        file = self.path(key)
-        self.require(file.is_file(), key, f"there is no such file: {file}")
-        return file
-
-    def values(self, defaults: AppPolicy | Limits) -> dict[str, Any]:
-        """Return the fields of `defaults` that this table has values for. Raises DataError for one of another kind."""
-        values = {}
-        for key in self.entries:
-            name = field_of(key)
-            values[name] = self.value(key, getattr(defaults, name))
-        return values
-
-    def value(self, key: str, default: object) -> object:
-        """Return a key's value of the kind of its default: a switch, a number with a limit, a table or texts."""
-        if isinstance(default, bool):
-            return self.take(key, bool)
-        if isinstance(default, int | float):
-            number = self.take(key, type(default))
-            least, rule = (
-                (1, "must be at least 1") if default else (0, "must be 0 (no limit) or more")
-            )
-            self.require(least <= number < float("inf"), key, rule)
-            return number
-        if isinstance(default, dict):
-            table = self.take(key, dict)
-            are_plain = all(type(value) in (str, int, float, bool) for value in table.values())
-            self.require(are_plain, key, "must hold texts, numbers, true and false")
-            return table
-        texts = self.texts(key)
-        return frozenset(texts) if isinstance(default, frozenset) else texts
+    state: Annotated[SitePath, AfterValidator(folder_or_nothing)]
+    link: Link
 
 
-def table_of(file: Path) -> SiteTable:
-    """Return the table that is site.toml. Raises DataError for an unknown key."""
-    return SiteTable(read_toml(file)[1], file, KEYS)
-
-
-def keys_of(kind: type) -> list[str]:
-    """Return the keys of the table that a dataclass stands for."""
-    return [field.name.replace("_", "-") for field in fields(kind)]
-
-
-def field_of(key: str) -> str:
-    """Return the name of the field that a key stands for."""
-    return key.replace("-", "_")
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def read_site(path: Path) -> Site:
@@ -234,97 +298,12 @@ def read_site(path: Path) -> Site:
 
     Nothing is made, and of the data only that they are there is looked at.
     """
-    table = table_of(path)
-    agreement = read_agreement(table.path("federation"))
-    name = table.take("name", str)
-    try:
-        number = agreement.number(name)
-    except LookupError as error:
-        raise table.error("name", name, str(error)) from None
-    state = table.path("state")
-    table.require(not state.exists() or state.is_dir(), "state", "must be a folder")
-    kind, data = data_of(table)
-    is_inside = data.resolve().is_relative_to(state.resolve())
-    rule = f"must not lie below state = {table.entries.get('state')!r}, which is deleted"
-    table.require(not is_inside, "data", rule)
-    device = table.take("device", str, "cpu")
-    threads = table.take("threads", int, 1)
-    table.require(device in DEVICES, "device", f"must be one of {', '.join(DEVICES)}")
-    table.require(1 <= threads <= 1024, "threads", "must be 1 to 1024")
-    policy = table.table("policy", keys_of(Limits), {})
-    limits = policy.values(Limits())
-    for word in sorted(limits.get("allow", set()) - {*PERMISSIONS}):
-        raise policy.error("allow", word, f"must be some of {', '.join(PERMISSIONS)}")
-    files: dict[str, Any] = {}
-    for key in {"weights", "module"} & table.entries.keys():
-        files[key] = table.path(key)
-    return Site(
-        name=name,
-        number=number,
-        agreement=agreement,
-        data=f"{kind}:{data}",
-        state=state,
-        device=device,
-        threads=threads,
-        reading=reading_of(table, kind),
-        app=app_policy(table),
-        mask_key=table.path("mask-key", table.take("mask-key", str, MASK_KEY)),
-        **files,
-        **limits,
-    )
+    return table_of(Site, read_toml(path)[1], str(path), path)
 
 
-def data_of(table: SiteTable) -> tuple[str, Path]:
-    """Return the kind of the site's data and their absolute path. Raises DataError for a path that is not there."""
-    kind, _, named = table.take("data", str).partition(":")
-    rule = "must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE"
-    table.require(kind in DATA and bool(named.strip()), "data", rule)
-    path = table.path("data", named)
-    here = path
-    if kind == "abide":
-        is_site = abide_name(path.name) in KNOWN
-        table.require(is_site, "data", f"{path.name} is no site of ABIDE")
-        here = path.parent
-    is_there = here.is_file() if kind in ("npz", "csv") else here.is_dir()
-    table.require(is_there, "data", f"there is no {here}")
-    return kind, path
-
-
-def reading_of(table: SiteTable, kind: str) -> DataSettings:
-    """Return how data of a kind are read, settings of OF_OWN. Raises DataError for what they do not allow."""
-    read = table.table("read", [DataSettings.key(field) for field in OF_OWN], {})
-    settings: dict[str, Any] = {}
-    for key in read.entries:
-        name = field_of(key)
-        settings[name] = read.take(key, type(getattr(USUAL, name)))
-    if labels_file(settings.get("labels", "")) is not None:
-        settings["labels"] = str(read.existing_file("labels"))
-    if settings and kind == "abide":
-        raise table.error("data", table.entries["data"], "is read in one way: [read] has no effect")
-    try:
-        return DataSettings(**settings)
-    except SettingError as error:
-        raise DataError(error.rule, where=read.where, key=error.key, value=error.value) from None
-
-
-def app_policy(table: SiteTable) -> AppPolicy | None:
-    """Return what [app] says, if it is there. Raises DataError for a key that has no meaning beside it."""
-    if "app" not in table.entries:
-        return None
-    for key in NOT_OF_AN_APP:
-        rule = "has no effect on another app than FedSkew's: remove it, or [app]"
-        table.require(key not in table.entries, key, rule)
-    app = table.table("app", keys_of(AppPolicy))
-    return AppPolicy(**app.values(AppPolicy()))
-
-
-def read_link(path: Path) -> Link:
+def read_link(path: Path) -> LinkHalf:
     """Return what site.toml says of the link. Raises DataError for what it does not say, or a missing file."""
-    link = table_of(path).table("link", keys_of(Link))
-    address = link.take("address", str)
-    host, _, port = address.rpartition(":")
-    link.require(bool(host) and is_whole(port), "address", "must be HOST:PORT")
-    return Link(address, link.existing_file("key"), link.existing_file("ca"))
+    return table_of(LinkHalf, read_toml(path)[1], str(path), path)
 
 
 def read_sites(folder: Path) -> dict[int, Site]:

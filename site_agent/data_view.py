@@ -37,23 +37,43 @@ DATA_HASH = "data.sha256"
 """In a site's folder of a run, the hash of the data that it has trained on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfiguredSite(Site):
+@dataclass(frozen=True)
+class ConfiguredSite:
     """Implements `client_app.local_site.LocalSite` by a site.toml."""
 
+    site: Site
     signed_runs: bool = True
     """Whether it takes signed runs alone, where federation.toml has a run-key."""
 
     @property
+    def name(self) -> str:
+        """Its name in the agreement."""
+        return self.site.name
+
+    @property
+    def device(self) -> str:
+        """cpu, cuda or auto."""
+        return self.site.device
+
+    @property
+    def threads(self) -> int:
+        """Threads to train with."""
+        return self.site.threads
+
+    def run_folder(self, run: str) -> Path:
+        """Return the folder of a run's memory. Raises NotAgreed for a text that is no run's id."""
+        return self.site.run_folder(run)
+
+    @property
     def sums(self) -> SumLedger | None:
         """Its part in masked sums; None where federation.toml says sums = plain."""
-        return SumLedger(self) if self.agreement.masked else None
+        return SumLedger(self.site) if self.site.agreement.masked else None
 
     def check_accepted(self, settings: str, signature: str | None) -> None:
         """Raise RunNotAllowed for settings of a run that lack the coordinator's signature, or an approval here."""
         if self.signed_runs and signature is not None:
-            check_signed(self.agreement, settings, signature)
-        check_approved(self, settings)
+            check_signed(self.site.agreement, settings, signature)
+        check_approved(self.site, settings)
 
     def load_module(self, model: str, variants: Sequence[str]) -> str:
         """Load the site's own file of the agreed module for a run, and return the module's name.
@@ -69,14 +89,14 @@ class ConfiguredSite(Site):
             RunNotAllowed: a model or a method that the policy excludes.
             DataError: no such file, one with another sha256, or one that fails.
         """
-        agreed = self.agreement.module
+        agreed = self.site.agreement.module
         models = [model] if model else []
         for name in (*models, *variants):
             if not is_of_module(name, agreed):
                 raise NotAgreed(f"{name} is the site's own affair")
-        check_listed(self, "models", models)
-        check_listed(self, "methods", variants)
-        load_agreed(agreed, *own_module(self))
+        check_listed(self.site.policy, "models", models)
+        check_listed(self.site.policy, "methods", variants)
+        load_agreed(agreed, *own_module(self.site))
         return agreed
 
     def open_data(self, run_spec: RunSpec) -> Federation:
@@ -86,21 +106,21 @@ class ConfiguredSite(Site):
             RunNotAllowed: the policy excludes the run.
             NotAgreed, DataError: the data do not fit the agreement or the run.
         """
-        check_names(self)
-        check_run(self, run_spec)
+        check_names(self.site)
+        check_run(self.site, run_spec)
         # Before the data are read: what is no run's id, another data set or another model.
         folder = self.run_folder(str(run_spec.folder))
-        check_data_settings(self.agreement, run_spec.data)
-        check_model(self, run_spec)
-        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        federation = federation_of(self, run_spec.data)
-        check_samples(self, int(federation.counts_KC.sum()))
+        check_data_settings(self.site.agreement, run_spec.data)
+        check_model(self.site, run_spec)
+        self.site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        federation = federation_of(self.site, run_spec.data)
+        check_samples(self.site, int(federation.counts_KC.sum()))
         check_same(folder, federation.dataset.content)
         return with_features(
             federation,
             run_spec.model,
             self.model_settings(run_spec),
-            folder=str(self.cache),
+            folder=str(self.site.cache),
             device=choose_device(self.device),
             changes_images=changes_images(run_spec.variants),
         )
@@ -110,7 +130,9 @@ class ConfiguredSite(Site):
         settings = run_spec.model_settings
         if not settings.weights:
             return settings
-        return of_hash(replace(settings, weights=own_weights(self)), self.agreement.weights)
+        return of_hash(
+            replace(settings, weights=own_weights(self.site)), self.site.agreement.weights
+        )
 
     def keep_data_hash(self, run: Path, content: str) -> None:
         """Keep the data's hash in the folder of a run: the data must not change from now on."""
@@ -123,12 +145,8 @@ class ConfiguredSite(Site):
         """Return the rules for a run on these data."""
         counts_C = torch.from_numpy(federation.counts_KC[0])
         tested = int(federation.tested_C("test", 0).sum())
-        return Policy(self, asked_variants(run_spec), counts_C, tested, run_spec.training)
-
-
-def configured(site: Site, signed_runs: bool = True) -> ConfiguredSite:
-    """Return a site of which a process runs the clients."""
-    return ConfiguredSite(**vars(site), signed_runs=signed_runs)
+        limits = self.site.policy
+        return Policy(limits, asked_variants(run_spec), counts_C, tested, run_spec.training)
 
 
 def install(sites: Mapping[int, Site], signed_runs: bool = True) -> None:
@@ -136,7 +154,9 @@ def install(sites: Mapping[int, Site], signed_runs: bool = True) -> None:
 
     `signed_runs` is False in a rehearsal: whoever makes one has the sites' data, and needs no coordinator.
     """
-    local_site.install({number: configured(site, signed_runs) for number, site in sites.items()})
+    local_site.install(
+        {number: ConfiguredSite(site, signed_runs) for number, site in sites.items()}
+    )
 
 
 def federation_of(site: Site, settings: DataSettings) -> Federation:

@@ -17,7 +17,7 @@ from client_app.training import steps_of
 from client_app.variants import VARIANTS
 from data import DataError
 from site_agent.audit import append, complete_lines, last_line
-from site_agent.config import Site, field_of
+from site_agent.config import Limits, Site, field_of
 
 BY_CLASS = ("class-counts", "class-statistics", "head-gradients")
 """Permissions whose uploads have values per class; min-class-samples applies to these."""
@@ -29,7 +29,7 @@ QUESTIONS = "questions.sha256"
 class Policy:
     """A site's rules, and the run and data to which they apply. A check raises NotAllowed for what must not leave."""
 
-    site: Site
+    limits: Limits
     variants: Sequence[Variant]
     """The run's local methods."""
     counts_C: Tensor
@@ -44,7 +44,7 @@ class Policy:
         self.check_training()
         asked = {variant.upload.permission for variant in self.variants} - {""}
         needed = sorted({"model", "scores"} | asked)
-        missing = [permission for permission in needed if permission not in self.site.allow]
+        missing = [permission for permission in needed if permission not in self.limits.allow]
         if missing:
             raise NotAllowed(", ".join(missing))
         for permission in needed:
@@ -59,7 +59,7 @@ class Policy:
         if report.numbers:
             self.check_scores()  # a method's numbers may be about anything: scores covers them
         update_norm = norm(difference(report.shared, start))
-        most = self.site.max_norm
+        most = self.limits.max_norm
         if most and not update_norm <= most:  # `not <=` also refuses NaN
             reason = f"the update's norm is {update_norm:.6g}, and max-norm = {most:g}"
             raise NotAllowed("model", reason)
@@ -77,7 +77,7 @@ class Policy:
             "min-update-samples": samples_in_update(samples, self.training),
         }
         for key, number in numbers.items():
-            least = getattr(self.site, field_of(key))
+            least = getattr(self.limits, field_of(key))
             if number < least:
                 raise RunNotAllowed(
                     key, f"the run has {number}, and at least {least} are asked for"
@@ -111,13 +111,13 @@ class Policy:
 
     def check_number(self, permission: str, key: str, number: int) -> None:
         """Raise NotAllowed for values of fewer samples than a key of the policy asks for."""
-        least = getattr(self.site, field_of(key))
+        least = getattr(self.limits, field_of(key))
         if number < least:
             raise NotAllowed(permission, f"it is of {number} samples, and {key} = {least}")
 
     def check_permission(self, permission: str) -> None:
         """Raise NotAllowed for a permission that is not in `allow` of site.toml."""
-        if permission not in self.site.allow:
+        if permission not in self.limits.allow:
             raise NotAllowed(permission)
 
     def count_question(self, folder: Path, round: int, states: Sequence[State]) -> None:
@@ -134,7 +134,7 @@ class Policy:
         answered = complete_lines(file)
         if request.encode() in answered:
             return
-        most = self.site.max_rounds
+        most = self.limits.max_rounds
         if round > most or len(answered) >= most:
             reason = (
                 f"round {round}, after {len(answered)} questions, and at most {most} are answered"
@@ -160,17 +160,17 @@ def samples_in_update(samples: int, training: TrainingSettings) -> int:
 
 def check_run(site: Site, run_spec: RunSpec) -> None:
     """Check a run's model, local methods and rounds before the data are read. Raises RunNotAllowed."""
-    check_listed(site, "models", [run_spec.model])
-    check_listed(site, "methods", map(name_in_messages, run_spec.variants))
-    most = site.max_rounds
+    check_listed(site.policy, "models", [run_spec.model])
+    check_listed(site.policy, "methods", map(name_in_messages, run_spec.variants))
+    most = site.policy.max_rounds
     if run_spec.rounds > most:
         reason = f"the run has {run_spec.rounds} rounds, and at most {most} are allowed"
         raise RunNotAllowed("max-rounds", reason)
 
 
-def check_listed(site: Site, key: str, names: Iterable[str]) -> None:
+def check_listed(limits: Limits, key: str, names: Iterable[str]) -> None:
     """Raise RunNotAllowed for a name that is not in the list of a key of the policy, `models` or `methods`."""
-    listed = getattr(site, key)
+    listed = getattr(limits, key)
     for name in names:
         if listed is not None and name not in listed:
             raise RunNotAllowed(key, f"{name} is none of {', '.join(listed) or 'an empty list'}")
@@ -187,7 +187,7 @@ def check_names(site: Site) -> None:
     agreement = site.agreement
     known = {"methods": [*VARIANTS], "models": [*MODELS, *filter(None, [agreement.backbone])]}
     for key, names in known.items():
-        for name in getattr(site, key) or ():
+        for name in getattr(site.policy, key) or ():
             if name not in names and not is_of_module(name, agreement.module):
                 rule = f"must be some of {', '.join(names)}"
                 if agreement.module:

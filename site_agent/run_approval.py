@@ -138,7 +138,7 @@ def check_approved(site: Site, settings: str) -> None:
     The run then waits, unless as many wait already as are kept.
     """
     code = hash_of(settings)
-    if not site.approve_runs or (approved(site) / f"{code}.json").exists():
+    if not site.policy.approve_runs or (approved(site) / f"{code}.json").exists():
         return
     if len(settings) > LONGEST_SETTINGS:
         raise RunNotAllowed("approve-runs", f"its settings have {len(settings)} characters")

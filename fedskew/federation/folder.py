@@ -15,15 +15,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import AfterValidator, model_validator
+from pydantic import model_validator
 
 from data import DataError, SettingError
 from data.agreement import Agreement, agreed_inputs, read_agreement
 from data.readers.catalog import SITES_PREFIX
-from data.text import is_whole
-from data.toml_file import BrokenRule, TomlTable, read_toml, table_of
+from data.toml_file import BrokenRule, HostPort, TomlTable, read_toml, table_of
 from fedskew.engines import APP
 from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import (
@@ -40,18 +39,10 @@ SECRET_HEADER = "fedskew-control-secret"
 """The header by which the coordinator's commands show the SuperLink that they may read `control_secret`."""
 
 
-def checked_address(text: str) -> str:
-    """Return HOST:PORT. Raises ValueError for what is none."""
-    host, _, port = text.rpartition(":")
-    if not host or not is_whole(port) or not 0 < int(port) < 65536:
-        raise ValueError("must be HOST:PORT")
-    return text
-
-
 class Coordinator(TomlTable):
     """What coordinator.toml says."""
 
-    address: Annotated[str, AfterValidator(checked_address)]
+    address: HostPort
     """By which sites reach it."""
     superlink_port: int
     """The SuperLink's, on the loopback address."""

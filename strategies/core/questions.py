@@ -115,8 +115,8 @@ def answers_of_all(rounds: Rounds, grid: Grid, variant: Variant) -> State:
         answers = exchange.uploads(variant.name)
         total = integer_sum(answers)
         kept = stacked(answers) if upload.by_client else total
-    if rounds.server.sites and "counts" in total:
-        variant.check_size(int(total["counts"].sum()))  # in a simulation it is known before
+    if "counts" in total:
+        variant.check_size(int(total["counts"].sum()))
     variant.check_sum(total)
     return kept
 
@@ -195,8 +195,8 @@ def evaluate_on_clients(
     grid: Grid,
     classes: int,
     tested: Mapping[str, Mapping[int, Tensor]],
-    personal: Sequence[str] = (),
-    personal_alone: bool = False,
+    personal: Sequence[str],
+    personal_alone: bool,
 ) -> tuple[ClientScores, dict[int, str], dict[str, dict[int, float]]]:
     """Return scores by kind of test set, model and client, why clients are missing from them, and by model
     what clients tell of their local accuracy, NaN where they do not.

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from client_app.client import Client
 from client_app.models import ModelSettings, build, check
 from client_app.models.backbone import (
+    about_file,
     blocks_of,
     body_of,
     last_blocks,
@@ -284,13 +285,12 @@ def test_a_file_that_is_replaced_after_its_hash_was_compared_is_not_loaded(copie
     assert looked_at in str(caught.value)
 
 
-def test_a_file_larger_than_weights_may_be_is_not_read(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = copied.stat().st_size
-    monkeypatch.setattr(backbone, "LARGEST_WEIGHTS", size)
+def test_a_file_of_more_than_four_gib_is_not_read(copied: Path) -> None:
     assert read(str(copied)) and sha256_of(str(copied))
-    monkeypatch.setattr(backbone, "LARGEST_WEIGHTS", size - 1)
+    most = 4 * 2**30
+    os.truncate(copied, most)  # takes no room on the disk
+    assert about_file(str(copied)).st_size == most
+    os.truncate(copied, most + 1)
     for look in (read, sha256_of):
         with pytest.raises(SettingError):
             look(str(copied))

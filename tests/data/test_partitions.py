@@ -124,7 +124,7 @@ def test_what_cannot_be_is_refused_at_once(case):
 HARD = {
     "lda": (lambda: lda(BALANCED, 30, 0.01, draws(), min_samples=19), "alpha"),
     "feddf": (lambda: feddf(BALANCED[:500], 10, 0.001, draws()), "alpha"),
-    "quantity": (lambda: quantity(1000, 10, 0.001, draws()), "alpha"),
+    "quantity": (lambda: quantity(1000, 10, 0.001, draws(), 10), "alpha"),
     # Five clients of two classes each could hold all ten, if no two of them drew the same one.
     "classes": (lambda: classes_per_client(BALANCED, 5, 10, 2, draws()), "classes-per-client"),
 }
@@ -142,7 +142,7 @@ def test_a_partition_gives_up_after_so_many_draws(name, monkeypatch):
 def test_nobody_waits_for_more_than_ten_thousand_draws():
     """Such an alpha gives no shares at all."""
     with pytest.raises(SettingError) as caught:
-        quantity(20, 2, 1e-300, draws())
+        quantity(20, 2, 1e-300, draws(), 2)
     assert "in 10000 draws" in caught.value.rule
 
 

@@ -159,7 +159,9 @@ def stages(root: Path, method: str) -> list[Stage]:
 
         def evaluation(rounds: Rounds, grid: Any) -> Made:
             classes = federation.dataset.num_classes
-            scores, failures, _ = evaluate_on_clients(rounds, grid, classes, run.evaluation.tested)
+            scores, failures, _ = evaluate_on_clients(
+                rounds, grid, classes, run.evaluation.tested, [], False
+            )
             counts, groups = run.evaluation.counts_KC, run.evaluation.groups
             numbers = [
                 of_clients(by_client, counts, groups)

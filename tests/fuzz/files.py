@@ -328,7 +328,14 @@ def toml_subjects() -> list[Subject]:
 
     def read_own_site(folder: Path) -> Any:
         site = read_site(folder / "site.toml")
-        return site.name, site.number, sorted(site.allow), site.device, site.threads, site.max_norm
+        return (
+            site.name,
+            site.number,
+            sorted(site.policy.allow),
+            site.device,
+            site.threads,
+            site.policy.max_norm,
+        )
 
     own = site_entries(policy={"allow": ["model"], "max-norm": 2.5})
     beside = {"federation.toml": as_toml(agreed()), "data.npz": b""}

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,7 +159,8 @@ def test_each_of_two_sites_learns_the_other_s_counts_and_is_told_so(hospital: Ho
     hospital.receive(site=two, min_sites=2)
     site = hospital.site
     assert "south" in line_of(summary(site, "app"), "(!) counts")
-    keeps = replace(site, allow=frozenset({"model", "scores"}))
+    limits = site.policy.model_copy(update={"allow": ("model", "scores")})
+    keeps = site.model_copy(update={"policy": limits})
     assert "(!) counts" not in summary(keeps, "app")
 
 

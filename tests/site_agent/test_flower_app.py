@@ -119,7 +119,7 @@ def test_only_what_the_policy_names_leaves(
     asked = message()
     refused = ""
     try:
-        check_reply(AppPolicy(**policy), reply(asked, **records), asked)
+        check_reply(AppPolicy.model_construct(**policy), reply(asked, **records), asked)
     except RunNotAllowed as error:
         refused = error.permission
     assert refused == key

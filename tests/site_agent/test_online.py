@@ -112,7 +112,10 @@ def looked(address: str, ca: Path, folder: Path) -> dict[str, Row]:
     """Return what the site says of a gateway, by subject."""
     if not (folder / "node.key").exists():
         make_key(folder / "node.key")
-    return {row.subject: row for row in online(Link(address, folder / "node.key", ca))}
+    return {
+        row.subject: row
+        for row in online(Link.model_construct(address=address, key=folder / "node.key", ca=ca))
+    }
 
 
 def test_a_way_that_is_open_holds(tmp_path: Path, listen: Listen) -> None:

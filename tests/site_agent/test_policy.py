@@ -1,7 +1,6 @@
 """A site's policy and its approval of runs, rule by rule: what is just allowed passes, what is one off is refused."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from client_app.variants import VARIANTS
 from data import DataError
 from data.agreement import read_agreement
 from server_app.settings import parse
-from site_agent.config import Site
+from site_agent.config import Limits, Site
 from site_agent.policy import Policy, check_names, check_run, samples_in_update
 from site_agent.run_approval import (
     approve,
@@ -36,13 +35,12 @@ BATCHES = {"local_epochs": 1, "batch_size": 8}
 
 def site_of(folder: Path, **site: Any) -> Site:
     agreement = read_agreement(write(folder / "federation.toml", agreed(**site.pop("toml", {}))))
-    return Site(
+    return Site.model_construct(
         name="north",
-        number=0,
         agreement=agreement,
         data="npz:data.npz",
         state=folder / "state",
-        **site,
+        policy=Limits.model_construct(**site),
     )
 
 
@@ -56,7 +54,9 @@ def policy_of(
 ) -> Policy:
     """Return the policy of a site with so many training samples of each class, 24 in all if nothing is said."""
     settings = TrainingSettings(**training)
-    return Policy(site_of(folder, **site), variants, torch.tensor(counts_C), tested, settings)
+    return Policy(
+        site_of(folder, **site).policy, variants, torch.tensor(counts_C), tested, settings
+    )
 
 
 def report_of(shared: State, **more: Any) -> Report:
@@ -274,7 +274,7 @@ def test_each_different_question_to_train_counts_once(tmp_path: Path, torn: byte
     """A coordinator that asks for a round again and again, each time with other weights; the same ones are free."""
     site, folder = site_of(tmp_path, max_rounds=3), tmp_path / "run"
     states = [{"w": torch.full((2,), float(number))} for number in range(4)]
-    rules = Policy(site, (), torch.zeros(1), 0)
+    rules = Policy(site.policy, (), torch.zeros(1), 0)
     rules.count_question(folder, 1, states[:1])
     (ledger,) = folder.iterdir()
     assert ledger.stat().st_mode & 0o777 == 0o600
@@ -308,7 +308,7 @@ def test_a_run_waits_until_its_very_settings_are_approved(tmp_path: Path) -> Non
     settings, other = '{"rounds": 2}', '{"rounds": 3}'
     free = site_of(tmp_path)
     assert not refused_run(free, settings) and not waiting(free)
-    site = replace(free, approve_runs=True)
+    site = site_of(tmp_path, approve_runs=True)
     assert refused_run(site, settings) == refused_run(site, settings) == "approve-runs"
     assert [*waiting(site)] == [hash_of(settings)]
     assert waiting_folder(site).stat().st_mode & 0o777 == 0o700

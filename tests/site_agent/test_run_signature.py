@@ -57,6 +57,15 @@ def settings_text(folder: Path, **changes: Any) -> str:
     return parse(stated).run_spec().to_json()
 
 
+def test_a_run_reads_the_same_whatever_order_its_methods_are_named_in(tmp_path: Path) -> None:
+    """Sites approve its hash, and sum what its variants add in the order of the text."""
+    folder = site_folders(tmp_path)
+    texts = {settings_text(folder, method=name) for name in ("fedbn+fedshift", "fedshift+fedbn")}
+    assert len(texts) == 1
+    variants = list(json.loads(texts.pop())["variants"])
+    assert variants == sorted(variants) and len(variants) == 2
+
+
 def ask(
     folder: Path,
     kind: str = TRAIN,

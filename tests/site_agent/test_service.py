@@ -53,7 +53,9 @@ def test_the_link_becomes_a_process_without_the_data_on_loopback(
     secret = tmp_path / "secret"
     secret.write_bytes(os.urandom(32))
     secret.chmod(0o640)
-    link = Link("gateway:1", tmp_path / "node.key", tmp_path / "ca.crt")
+    link = Link.model_construct(
+        address="gateway:1", key=tmp_path / "node.key", ca=tmp_path / "ca.crt"
+    )
     monkeypatch.setattr(service.os, "execv", replaced)
     with pytest.raises(KeyboardInterrupt):
         link_only(link, tmp_path / "state", 9, secret)

@@ -91,10 +91,12 @@ def test_a_list_that_could_take_a_sum_apart_is_refused(sites: Ledgers) -> None:
         replace(everybody, nonces=(*nonces[:5], nonces[1])),
         replace(everybody, nonces=(nonce(), *nonces[1:])),  # another than this site gave
     ]
-    for text in [*(one.to_json() for one in wrong), "{}", "no JSON"]:
+    whole = everybody.to_json()  # other texts of the same list would have other masks
+    texts = [*(one.to_json() for one in wrong), "{}", "no JSON", f" {whole}", f"{whole} "]
+    for text in texts:
         with pytest.raises(NotAgreed):
             north.answer(PURPOSE, text)
-    assert events(north) == ["sum refused"] * 10
+    assert events(north) == ["sum refused"] * len(texts)
     # A refusal uses nothing up; with another site's new nonce it is another list.
     answers = [answer(ledger, everybody) for ledger in sites.values()]
     assert unmasked_sum(answers).tolist() == [6, 12, 18]

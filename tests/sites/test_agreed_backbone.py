@@ -17,7 +17,7 @@ from server_app.settings import parse
 from site_agent.approval import summary
 from site_agent.check import offline
 from site_agent.config import read_site, read_sites
-from site_agent.data_view import configured
+from site_agent.data_view import ConfiguredSite
 from tests.site_files import (
     NAMES,
     site_entries,
@@ -107,9 +107,9 @@ def test_a_site_with_another_file_opens_no_data(tmp_path: Path, files: tuple[Pat
     spec = settings_of(folder, tmp_path, files[0]).run_spec()
     assert files[0].name not in spec.to_json()  # a message names no file
     north, east, _ = read_sites(folder).values()
-    configured(north).open_data(spec)
+    ConfiguredSite(north).open_data(spec)
     with pytest.raises(DataError) as error:
-        configured(east).open_data(spec)
+        ConfiguredSite(east).open_data(spec)
     assert all(sha256_of(str(file)) in str(error.value) for file in files)
 
 
@@ -121,7 +121,7 @@ def test_a_site_s_file_replaced_after_the_comparison_is_not_loaded(
     file.write_bytes(files[0].read_bytes())
     name_weights(folder, "north", file)
     spec = settings_of(folder, tmp_path, files[0]).run_spec()
-    site = configured(read_sites(folder)[0])
+    site = ConfiguredSite(read_sites(folder)[0])
     compared = site_agent.data_view.own_weights
 
     def replace_then(site: Any) -> str:
@@ -152,7 +152,7 @@ def test_a_site_takes_no_other_backbone_and_no_file_that_a_message_names(
     tmp_path: Path, files: tuple[Path, Path]
 ) -> None:
     folder = folders(tmp_path / "sites", files[0])
-    site = configured(read_sites(folder)[0])
+    site = ConfiguredSite(read_sites(folder)[0])
     spec = settings_of(folder, tmp_path, files[0]).run_spec()
     site.open_data(spec)
     for other in (

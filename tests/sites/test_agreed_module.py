@@ -21,7 +21,7 @@ from server_app.settings import parse
 from site_agent.agreed_files import numbered
 from site_agent.approval import summary
 from site_agent.config import read_site, read_sites
-from site_agent.data_view import configured
+from site_agent.data_view import ConfiguredSite
 from tests.site_files import (
     NAMES,
     data_sets,
@@ -128,7 +128,7 @@ def test_the_run_names_the_site_with_another_file(tmp_path: Path, name: str) -> 
     assert summary["failures"] == 2  # once in each round
     assert not marker.exists()
     with pytest.raises(DataError) as error:
-        configured(read_sites(folder)[1]).load_module(f"{name}:small", [])
+        ConfiguredSite(read_sites(folder)[1]).load_module(f"{name}:small", [])
     for code in (sha256_of(other), sha256_of(source_of(name))):
         assert code in str(error.value)
 
@@ -137,7 +137,7 @@ def test_the_policy_is_asked_before_the_module_is_loaded(tmp_path: Path, name: s
     policy = {"methods": [f"{name}:Heavier"], "models": ["mlp-bn", f"{name}:small"]}
     folder = folders(tmp_path / "sites", name, policy)
     site = read_site(folder / "north/site.toml")
-    here = configured(site)
+    here = ConfiguredSite(site)
     for model, methods in (("", ["Heavier", "Sizes"]), ("large", [])):
         with pytest.raises(RunNotAllowed):
             here.load_module(model and f"{name}:{model}", [f"{name}:{word}" for word in methods])
@@ -150,7 +150,7 @@ def test_a_message_names_nothing_but_the_agreed_module_s_own_classes(
     tmp_path: Path, name: str
 ) -> None:
     folder = folders(tmp_path / "sites", name)
-    site = configured(read_site(folder / "north/site.toml"))
+    site = ConfiguredSite(read_site(folder / "north/site.toml"))
     spec = json.loads(settings_of(folder, name).run_spec().to_json())
 
     def runtime(**changes: Any) -> ClientRuntime:
@@ -179,7 +179,7 @@ def test_a_federation_without_a_module_takes_none(tmp_path: Path, name: str) -> 
     settings = settings_of(folder, name)  # the module is in this process now
     spec = settings.run_spec().to_json()
     bare = site_folders(tmp_path / "bare", policy={"allow": list(PERMISSIONS)})
-    site = configured(read_site(bare / "north/site.toml"))
+    site = ConfiguredSite(read_site(bare / "north/site.toml"))
     with pytest.raises(NotAgreed):
         site_runtime(spec, site)
     with pytest.raises(SettingError):
@@ -204,6 +204,18 @@ def test_the_coordinator_s_copy_must_be_the_agreed_one(tmp_path: Path, name: str
     for where, used in ((later, name), (taken, "torch")):
         with pytest.raises(DataError):
             settings_of(where, used)
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(2**20, True), (2**20 + 1, False)])
+def test_a_module_of_more_than_a_mebibyte_is_not_read(
+    tmp_path: Path, name: str, size: int, is_read: bool
+) -> None:
+    folder = folders(tmp_path / "sites", name)
+    (folder / f"{name}.py").write_bytes(b"#" * size)
+    with pytest.raises(DataError) as error:
+        settings_of(folder, name)
+    assert ("has sha256" in str(error.value)) == is_read
+    assert ("has more than" in str(error.value)) != is_read
 
 
 def test_a_module_that_fails_is_an_error_with_its_reason(tmp_path: Path, name: str) -> None:
@@ -232,6 +244,6 @@ def test_the_source_that_is_shown_is_the_source_that_runs(tmp_path: Path, name: 
     # An encoding that the source asks for would make other code of what is shown.
     coded = "# coding: utf-7\nvalue = '+AGE-'\n"
     folder = folders(tmp_path / "sites", name, source=coded)
-    site = configured(read_site(folder / "north/site.toml"))
+    site = ConfiguredSite(read_site(folder / "north/site.toml"))
     site.load_module(f"{name}:value", [])
     assert sys.modules[name].value == "+AGE-"  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from site_agent.check import offline
 from site_agent.config import read_site, read_sites
-from site_agent.data_view import configured
+from site_agent.data_view import ConfiguredSite
 from tests.site_files import NAMES, public_key, site_folders
 
 RUN: dict[str, Any] = {
@@ -127,5 +127,5 @@ def test_a_site_with_more_samples_than_agreed_learns_it_from_its_own_check(
     settings = parse({**RUN, "dataset": f"sites:{folder}/federation.toml"})
     text = settings.run_spec().to_json()
     with pytest.raises(DataError):
-        site_runtime(text, configured(read_sites(folder)[0]))
-    assert site_runtime(text, configured(read_sites(folder)[1]))
+        site_runtime(text, ConfiguredSite(read_sites(folder)[0]))
+    assert site_runtime(text, ConfiguredSite(read_sites(folder)[1]))

@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,7 +70,11 @@ def test_a_site_joins_the_model_that_it_was_measured_with(
 def test_the_joined_model_reads_as_the_site_does(trained: Trained, tmp_path: Path) -> None:
     sites, _, shared = trained
     reading = DataSettings(pixel_range="0,255", first_label=1)
-    join(replace(read_site(sites / "north/site.toml"), reading=reading), shared, tmp_path)
+    join(
+        read_site(sites / "north/site.toml").model_copy(update={"reading": reading}),
+        shared,
+        tmp_path,
+    )
     read_by = ModelFolder(tmp_path).description.data
     assert (read_by.pixel_range, read_by.first_label, read_by.frame) == ("0,255", 1, "")
 

@@ -123,7 +123,8 @@ def test_a_site_reads_its_own_file(tmp_path: Path) -> None:
     site = read_site(folder / "east/site.toml")
     assert (site.name, site.number, site.device, site.threads) == ("east", 1, "cpu", 1)
     assert site.data == f"npz:{folder}/east/data.npz" and site.state == folder / "east/state"
-    assert site.allow == {"model"} and site.min_test_samples == 5 and site.max_norm == 2.0
+    assert site.policy.allow == ("model",) and site.policy.min_test_samples == 5
+    assert site.policy.max_norm == 2.0
     assert {*read_sites(folder)} == {0, 1, 2}
 
 

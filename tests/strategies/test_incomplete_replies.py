@@ -203,4 +203,4 @@ def test_outputs_that_are_not_finite_anywhere_end_the_run_as_diverged(
         exchange_settings=SimpleNamespace(min_reply_share=1.0),
     )
     with pytest.raises(error):
-        evaluate_on_clients(rounds, None, 10, {})  # type: ignore[arg-type]
+        evaluate_on_clients(rounds, None, 10, {}, [], False)  # type: ignore[arg-type]

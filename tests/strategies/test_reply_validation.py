@@ -55,6 +55,17 @@ def test_a_value_beyond_the_limit_is_refused_beside_many_others(value: float) ->
         check_values({"head.weight": torch.randn(5, 3), "head.bias": values_N})
 
 
+def test_a_bound_on_one_side_holds_beside_values_without_one() -> None:
+    state = {"any": torch.tensor([-1e6, 1e6]), "at-most-one": torch.tensor([-1e6, 1.0])}
+    specs = {
+        "any": TensorSpec(torch.float32, (2,)),
+        "at-most-one": TensorSpec(torch.float32, (2,), high=1.0),
+    }
+    check_tensors(state, specs)
+    with pytest.raises(UpdateOutOfRange):
+        check_tensors({**state, "at-most-one": torch.tensor([0.0, 1.5])}, specs)
+
+
 def test_variances_and_counters_are_not_negative() -> None:
     check_values({"norm.running_var": torch.zeros(2), "norm.num_batches_tracked": torch.tensor(0)})
     for state in (
