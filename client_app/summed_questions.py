@@ -57,7 +57,8 @@ def words_of(variant: Variant, client: Client, run_spec: RunSpec) -> Words:
     such statistics.
     """
     summed = summed_variant(variant)
-    fixed = has_fixed_features(run_spec.model, run_spec.model_settings.freeze)
+    model = run_spec.model_settings
+    fixed = has_fixed_features(run_spec.model, model.freeze, model.hidden)
     if not fixed and not isinstance(summed, WITHOUT_FEATURES):
         raise NotAgreed(f"features of {run_spec.model} are not summed: training changes them")
     answer = summed.answer(client, summed.upload.question)

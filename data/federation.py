@@ -419,4 +419,5 @@ def partition_indices(
                 labels_N, clients, classes, settings.classes_per_client, draws
             )
         case _:
-            return lda(labels_N, clients, alpha, draws, min_samples)
+            balanced = settings.lda_form == "balanced"
+            return lda(labels_N, clients, alpha, draws, min_samples, balanced)

@@ -41,11 +41,13 @@ def lda(
     alpha: float,
     generator: np.random.Generator,
     min_samples: int = 10,
+    balanced: bool = True,
 ) -> list[Indices]:
     """Split each class by shares from a Dirichlet(alpha); repeat the draw until every client has `min_samples` samples.
 
-    A client that already has N / clients samples or more gets nothing of the next class
-    (Wang et al., FedMA, 2020; FedShift, IWDS and FedNova use the same code).
+    With `balanced`, a client that already has N / clients samples or more gets nothing of the next class
+    (Wang et al., FedMA, 2020; FedShift, IWDS and FedNova use the same code). Without, the shares alone decide, as in
+    the papers' texts.
 
     Raises:
         SettingError: the minimum cannot be met, was not met in `DRAWS` draws, or is very unlikely to be met (HOPELESS).
@@ -56,7 +58,7 @@ def lda(
     fewest = clients
     for draw in range(1, DRAWS + 1):
         # The counts alone decide whether a draw is accepted, so shuffle the samples only for an accepted one.
-        counts_KC = _lda_counts(sizes_C, clients, alpha, generator)
+        counts_KC = _lda_counts(sizes_C, clients, alpha, generator, balanced)
         too_small_K = counts_KC.sum(axis=1) < min_samples
         fewest = min(fewest, int(too_small_K.sum()))
         if fewest == 0:
@@ -321,10 +323,11 @@ def _lda_counts(
     clients: int,
     alpha: float,
     generator: np.random.Generator,
+    balanced: bool = True,
 ) -> NDArray[np.int64]:
     """Return (clients, classes): the sample counts of one draw of `lda`."""
     counts_KC = np.zeros((clients, len(sizes_C)), np.int64)
-    target = sizes_C.sum() / clients
+    target = sizes_C.sum() / clients if balanced else np.inf
     for label, size in enumerate(sizes_C.tolist()):
         below_target_K = counts_KC.sum(axis=1) < target
         shares_K = generator.dirichlet(np.full(clients, alpha)) * below_target_K

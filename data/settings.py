@@ -15,7 +15,7 @@ from data.text import NAMES_RULE, any_number, is_whole, names_in
 PARTITIONS: dict[str, tuple[str, ...]] = {
     "auto": (),
     "iid": (),
-    "lda": ("alpha", "min_samples"),
+    "lda": ("alpha", "min_samples", "lda_form"),
     "feddf": ("alpha",),
     "llt": ("alpha", "llt_form"),
     "quantity": ("alpha", "min_samples"),
@@ -136,7 +136,7 @@ class DataSettings(Settings):
     clients: Annotated[int, Ge(0), Le(1_000_000)] = 0
     """Number of clients N; 0 is 10, or one client a domain (a part of one), or the one of partition pooled."""
     partition: Annotated[str, OneOf(*PARTITIONS)] = "auto"
-    """iid, lda (Dirichlet, balanced), feddf (Dirichlet in groups of ten clients, then equal sizes), llt (a class mostly
+    """iid, lda (Dirichlet), feddf (Dirichlet in groups of ten clients, then equal sizes), llt (a class mostly
     at its main clients), quantity (sizes alone differ), classes-per-client, domains, pooled (one client with
     everything) or file (partition-file); auto is lda, or domains."""
     partition_file: str = ""
@@ -145,6 +145,9 @@ class DataSettings(Settings):
     """lda, feddf, quantity: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
     min_samples: Annotated[int, Ge(1)] = 10
     """lda, quantity: draw again until every client has at least that many samples."""
+    lda_form: Annotated[str, OneOf("balanced", "plain")] = "balanced"
+    """lda: balanced, a client that has its even share gets nothing of later classes, as in public code; or plain, the
+    Dirichlet's shares alone, as in the papers' texts."""
     llt_form: Annotated[str, OneOf("exact", "literal")] = "exact"
     """llt: exact, the main clients hold alpha; or literal, the public code's shares, .497 of alpha = .9 for N = 100."""
     classes_per_client: Annotated[int, Ge(1)] = 2

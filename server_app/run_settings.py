@@ -25,8 +25,9 @@ from client_app.models import (
     has_batch_norm,
     has_fixed_features,
     is_own_model,
+    kept_width,
 )
-from client_app.models.backbone import is_backbone, sha256_of, width_of
+from client_app.models.backbone import is_backbone, sha256_of
 from client_app.models.settings import of_hash
 from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
@@ -213,14 +214,14 @@ class RunSettings:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input of the trained model; (D,) if a frozen backbone's cached features are the inputs."""
-        if self.model.freeze == "all":
-            return (width_of(self.general.model),)
+        if self.model.freeze == "all" or self.model.components:
+            return (kept_width(self.general.model, self.model),)
         return self.data.shape
 
     @property
     def has_fixed_features(self) -> bool:
         """Whether training changes only the head, and the features stay fixed."""
-        return has_fixed_features(self.general.model, self.model.freeze)
+        return has_fixed_features(self.general.model, self.model.freeze, self.model.hidden)
 
     @cached_property
     def has_batch_norm(self) -> bool:

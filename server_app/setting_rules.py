@@ -27,7 +27,9 @@ from server_app.run_settings import RunSettings, takes_batch_norm
 from strategies import SERVER_METHODS
 from strategies.core.server import needs_holdout
 
-FIX_FEATURES = f"freeze = all beside a backbone, or model = {' or '.join(FIXED_FEATURES)}"
+FIX_FEATURES = (
+    f"freeze = all beside a backbone, or model = {' or '.join(FIXED_FEATURES)}, with hidden = 0"
+)
 """How features stay as they are."""
 BESIDE_SITES = "does not go with dataset = sites:FILE"
 
@@ -52,6 +54,9 @@ def check_between_sites(run: RunSettings) -> None:
     if run.general.participation != 1:
         rule = f"{BESIDE_SITES}: every site that is there takes part"
         raise run.error("participation", rule)
+    if run.model.components:
+        rule = f"{BESIDE_SITES}: nobody has all sites' features to find them"
+        raise run.error("components", rule)
     for variant in run.variants:
         if agreement.masked and variant.upload.question and variant.upload.by_client:
             rule = "needs each site's own answer, and federation.toml says sums = masked"
@@ -183,10 +188,9 @@ def check_model(run: RunSettings) -> None:
         raise run.error("model", rule, "model = linear takes these")
     if run.model.weights:
         check_weights(model, run.model.weights)
-    if run.model.freeze == "all":
-        kept = (
-            "has no effect on features that are kept (freeze = all): an image's are computed once"
-        )
+    if run.model.freeze == "all" or run.model.components:
+        setting = "freeze = all" if run.model.freeze == "all" else "components"
+        kept = f"has no effect on features that are kept ({setting}): an image's are computed once"
         if data.augmentation != "none":
             raise run.error("augmentation", kept)
         if data.noise:
@@ -205,7 +209,7 @@ def check_variants(run: RunSettings) -> None:
     """Raise SettingError for a variant that does not go with the model or with the data."""
     method = run.general.method
     inputs = "" if len(run.data.shape) == 3 else f"vectors of {run.data.input_shape}"
-    if run.model.freeze == "all":
+    if run.model.freeze == "all" or run.model.components:
         inputs = "kept features"
     for variant in run.variants:
         name = variant.name

@@ -14,9 +14,14 @@ from site_agent.policy import is_of_module
 
 
 def check_model(site: Site, run_spec: RunSpec) -> None:
-    """Raise NotAgreed for a model or weights of another package or file than the agreed module's or backbone's."""
+    """Raise NotAgreed for a model or weights of another package or file than the agreed module's or backbone's.
+
+    And for principal components, which a site alone cannot find.
+    """
     agreement = site.agreement
     weights = run_spec.model_settings.weights
+    if run_spec.model_settings.components:
+        raise NotAgreed("components would be those of this site's own features")
     agreed = run_spec.model == agreement.backbone != ""
     own_model = is_own_model(run_spec.model) and is_of_module(run_spec.model, agreement.module)
     if own_model and not weights:

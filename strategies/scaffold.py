@@ -1,14 +1,15 @@
-"""SCAFFOLD's server side: the uniform mean, and the mean of the clients' control variates (Karimireddy et al. 2020)."""
+"""SCAFFOLD's server side: the clients' mean, and the mean of their control variates (Karimireddy et al. 2020)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from client_app.state import CHUNK, State, empty, fill, weighted_mean
+from data import OneOf
 from strategies.core.server import Server, ServerMethod, Update
 
 
@@ -16,12 +17,16 @@ from strategies.core.server import Server, ServerMethod, Update
 class Scaffold(ServerMethod):
     """x <- mean over S of y_i;  c <- c + |S| / N mean over S of (c_i+ - c_i), from zero.
 
-    Clients weigh the same however many samples they hold, as in the paper, buffers included. The server's step size
-    eta_g is server-learning-rate. c is kept in float64 and sent in the weights' own precision.
+    Clients weigh the same however many samples they hold, as in the paper, buffers included; with weighting = samples
+    y_i weighs as in FedAvg, and c is as before. The server's step size eta_g is server-learning-rate. c is kept in
+    float64 and sent in the weights' own precision.
     """
 
     name: ClassVar[str] = "scaffold"
     consumes: ClassVar[str] = "control-variates"
+
+    weighting: Annotated[str, OneOf("uniform", "samples")] = "uniform"
+    """Weights of the clients' models in their mean: uniform (the paper's), or by their samples."""
 
     def initial_state(self, server: Server) -> State:
         """Return c = 0 for every shared parameter."""
@@ -39,7 +44,8 @@ class Scaffold(ServerMethod):
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
     ) -> tuple[State, State]:
-        shared = weighted_mean([update.shared for update in updates], [1.0] * len(updates))
+        weights = [1.0 if self.weighting == "uniform" else update.examples for update in updates]
+        shared = weighted_mean([update.shared for update in updates], weights)
         names = list(state)
         controls = empty(state, names)
         changes = [update.uploads[self.consumes] for update in updates]

@@ -128,6 +128,8 @@ def test_a_run_gives_the_numbers_and_the_bits_that_it_gave_before(
 def test_six_methods_give_one_hash_on_every_engine(fedskew: FedSkew, tmp_path: Path) -> None:
     """All runs share one start of Ray, and creff, ccvr and ditto, which leave the average alone, one training."""
     rows = [{method: settings_of({**TINY, "method": method})} for method in ON_EVERY_ENGINE]
+    kept = {"model": "random-conv", "components": 4, "hidden": 3, "clients-per-pass": 2}
+    rows.append({"components": {**TINY, "method": "fedavg", **kept}})
     (tmp_path / "six.yaml").write_text(yaml.safe_dump({"six": {"title": "Six", "methods": rows}}))
     of_engines = {}
     for engine in ("inprocess", "workers", "ray"):
@@ -139,7 +141,7 @@ def test_six_methods_give_one_hash_on_every_engine(fedskew: FedSkew, tmp_path: P
             file.parent.name: json.loads(file.read_text())["hash"]["all"]
             for file in (tmp_path / engine).glob("*/summary.json")
         }
-    assert len(of_engines["inprocess"]) == len({*of_engines["inprocess"].values()}) == 4
+    assert len(of_engines["inprocess"]) == len({*of_engines["inprocess"].values()}) == 5
     assert of_engines["workers"] == of_engines["inprocess"]
     assert of_engines["ray"] == of_engines["inprocess"]
 

@@ -1,6 +1,7 @@
 """Models: one file a family, every one a `Classifier`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from client_app.models.classifier import (
     group_norms,
     has_batch_norm,
     he_weights,
+    with_hidden_layer,
 )
 from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
 from client_app.models.mlp import abide_mlp, linear, mlp_bn
@@ -29,7 +31,7 @@ from client_app.models.user_model import is_own_model, load_own
 
 __all__ = [
     "FIXED_FEATURES", "LINEAR", "MODELS", "PLAIN", "RANDOM_CONV", "Classifier", "ModelSettings", "batch_norm_names",
-    "build", "check", "has_batch_norm", "has_fixed_features", "is_backbone", "is_own_model",
+    "build", "check", "has_batch_norm", "has_fixed_features", "is_backbone", "is_own_model", "kept_width",
 ]  # fmt: skip
 
 LINEAR = "linear"
@@ -67,7 +69,8 @@ def build(
 ) -> Classifier:
     """Return the model `name` for inputs of `shape`, its weights drawn from `seed` alone, or begun with a file's.
 
-    Of a backbone that keeps all of its weights, and of random-conv for its features, the head alone is returned.
+    Of a backbone that keeps all of its weights, and of random-conv for its features, what takes the features is
+    returned: the head, after a hidden layer where there is one.
     Convolutions keep their channels last in memory, which CPUs and tensor cores compute faster, unless they are too
     narrow (`channels_go_last`); shapes do not change, and states are copied out of models without that (`state.copy`).
     Raises SettingError for inputs the model cannot take, and for a user's own model that is no Classifier.
@@ -78,16 +81,16 @@ def build(
             torch.manual_seed(seed)  # on every device: who knows where it draws
             return load_own(name, shape, classes)
         torch.default_generator.manual_seed(seed)
-        if settings.freeze == "all":
-            model = Classifier(nn.Identity(), nn.Linear(width_of(name), classes))
-        elif name == RANDOM_CONV and shape == (FEATURES,):
-            model = Classifier(nn.Identity(), nn.Linear(FEATURES, classes))
+        if settings.freeze == "all" or takes_random_features(name, shape, settings):
+            model = Classifier(nn.Identity(), nn.Linear(kept_width(name, settings), classes))
         elif is_backbone(name):
             model = backbone(name, classes, settings)
         elif settings.width:
             model = resnet8(shape, classes, settings.width)  # type: ignore[arg-type]
         else:
             model = MODELS[name](shape, classes)
+        if settings.hidden:
+            model = with_hidden_layer(model, settings.hidden)
         if settings.norm == "group":
             group_norms(model)
         if settings.initialization == "he":
@@ -104,8 +107,7 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
     images = len(shape) == 3
     # A head alone takes vectors: the features that are kept.
     features = settings.freeze == "all" and not images
-    if name == RANDOM_CONV and shape == (FEATURES,):
-        features = True
+    features = features or takes_random_features(name, shape, settings)
     if not (features or name in VECTOR_MODELS or is_own_model(name)):
         # images that are enlarged before the model sees them may have any size
         side = 1 if settings.image_side else SMALLEST_SIDE.get(name, 4)
@@ -114,6 +116,8 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
         require(images and min(shape[1:]) >= side, "model", name, rule)
     backbones = (is_backbone(name), "backbones (torchvision:NAME and timm:NAME)")
     small_models = (name in MODELS, "the small models")
+    are_frozen = settings.freeze == "all" or name == RANDOM_CONV
+    frozen = (are_frozen, "frozen features (freeze = all, or random-conv)")
     for field, (fits, models) in {
         "weights": backbones,
         "freeze": backbones,
@@ -121,13 +125,29 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
         "width": (name == "resnet-8", "resnet-8"),
         "norm": small_models,
         "initialization": small_models,
+        "components": frozen,
+        "hidden": frozen,
     }.items():
         rule = f"is for {models}, and model is {name}"
         settings.require(fits or settings.is_default(field), field, rule)
     if is_backbone(name) and images:
         check_images(name, shape, settings.image_side)
+    if settings.components:
+        width = kept_width(name, replace(settings, components=0))
+        rule = f"must be at most {width}, the number of the features of {name}"
+        settings.require(settings.components <= width, "components", rule)
 
 
-def has_fixed_features(name: str, freeze: str) -> bool:
+def has_fixed_features(name: str, freeze: str, hidden: int) -> bool:
     """Return whether training leaves the features of a model as they are: its head alone is trained."""
-    return freeze == "all" or name in FIXED_FEATURES
+    return not hidden and (freeze == "all" or name in FIXED_FEATURES)
+
+
+def kept_width(name: str, settings: ModelSettings) -> int:
+    """Return the number of a sample's features that are kept of a frozen model: all, or principal components."""
+    return settings.components or (FEATURES if name == RANDOM_CONV else width_of(name))
+
+
+def takes_random_features(name: str, shape: tuple[int, ...], settings: ModelSettings) -> bool:
+    """Return whether the inputs are the kept features of random-conv, in the place of images."""
+    return name == RANDOM_CONV and shape == (kept_width(name, settings),)

@@ -173,6 +173,13 @@ def he_weights(features: nn.Module) -> None:
                 nn.init.zeros_(layer.bias)
 
 
+def with_hidden_layer(model: Classifier, width: int) -> Classifier:
+    """Return the model with a linear layer of `width` units and a ReLU after its features, and a head of these."""
+    layer = nn.Linear(model.head.in_features, width)
+    features = nn.Sequential(model.features, layer, nn.ReLU())
+    return Classifier(features, nn.Linear(width, model.head.out_features))
+
+
 def group_norms(model: nn.Module) -> None:
     """Put a group norm of two groups, or of one for an odd number of channels, in every batch norm's place."""
     for name, module in list(model.named_modules()):

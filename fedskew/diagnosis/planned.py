@@ -72,7 +72,7 @@ def of_run(folder: Path) -> Source:
         reason = "its settings.json has no counts, as of more than 100 clients or classes"
         raise DataError(reason, where=str(folder))
     settings = {**defaults(), **origin["settings"]}  # an earlier version knew fewer
-    fixed = has_fixed_features(settings["model"], settings["freeze"])
+    fixed = has_fixed_features(settings["model"], settings["freeze"], settings["hidden"])
     training = Plan(settings["batch-size"], fixed)
     return Source(str(folder), table, training)
 

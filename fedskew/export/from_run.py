@@ -56,6 +56,9 @@ class TrainedRun:
         if not self.origin:
             raise DataError("is no run's folder: settings.json is missing or broken", where=where)
         self.settings: dict[str, Any] = self.origin["settings"]
+        for key in ("components", "hidden"):
+            value = self.settings.get(key, 0)
+            require(not value, key, value, "is for experiments: such a model is not exported")
         summary = folder.summary()
         self.ended = why_ended_early(summary)
         try:

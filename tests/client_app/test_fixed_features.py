@@ -5,12 +5,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+import torch.nn.functional as F
 
 from client_app.features import used, with_features
-from client_app.models import PLAIN, RANDOM_CONV, build
+from client_app.models import PLAIN, RANDOM_CONV, ModelSettings, build, has_fixed_features
 from client_app.models.random_conv import FILTERS, GRID
-from data import DataSettings, Federation, federate
+from data import DataSettings, Federation, SettingError, federate
 
 IMAGES = torch.randn(9, 3, 16, 16, generator=torch.Generator().manual_seed(4))
 
@@ -72,3 +74,64 @@ def test_images_that_change_are_not_replaced_by_their_features(tmp_path: Path) -
     assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu", True) is federation
     assert with_features(federation, "small-cnn", PLAIN, folder, "cpu") is federation
     assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu") is not federation
+
+
+def inputs_of(federation: Federation, client: int) -> torch.Tensor:
+    samples = federation.train(client)
+    return samples.batch(torch.arange(len(samples)))
+
+
+def test_components_are_those_of_all_clients_training_samples(tmp_path: Path) -> None:
+    settings = ModelSettings(components=3, hidden=2)
+
+    def kept(settings: ModelSettings, **data: Any) -> Federation:
+        given = {"train_images": 60, "holdout_per_class": 1, **data}
+        return with_features(digits_of(**given), RANDOM_CONV, settings, str(tmp_path), "cpu")
+
+    plain, reduced = kept(PLAIN), kept(settings)
+    plain_ND = torch.cat([inputs_of(plain, 0), inputs_of(plain, 1)]).double()
+    reduced_NK = torch.cat([inputs_of(reduced, 0), inputs_of(reduced, 1)])
+    # The closed form: left singular vectors of the centered features, each with variance 1.
+    centered_ND = plain_ND - plain_ND.mean(0)
+    left_NN, _, right_DD = torch.linalg.svd(centered_ND, full_matrices=False)
+    sides_K = right_DD[:3].gather(1, right_DD[:3].abs().argmax(1, keepdim=True)).sign().flatten()
+    expected_NK = left_NN[:, :3] * sides_K * len(plain_ND) ** 0.5
+    torch.testing.assert_close(reduced_NK.double(), expected_NK, rtol=0, atol=1e-3)
+
+    # Another partition of the same samples gives the same bits.
+    others = kept(settings, clients=5, partition="lda", alpha=0.3, min_samples=1)
+    rows_NK = torch.cat([inputs_of(others, client) for client in range(5)])
+    assert torch.equal(rows_NK.sort(0).values, reduced_NK.sort(0).values)
+    # The test samples and the hold-out have no part in them.
+    tested = reduced.dataset.test.inputs[reduced.global_test]
+    features = torch.from_numpy(plain.dataset.test.inputs[plain.global_test]).double()
+    values_D, vectors_DD = torch.linalg.eigh(centered_ND.T @ centered_ND / len(centered_ND))
+    first_D = vectors_DD[:, -1] / values_D[-1].sqrt()
+    first_D *= vectors_DD[vectors_DD[:, -1].abs().argmax(), -1].sign()
+    torch.testing.assert_close(
+        torch.from_numpy(tested[:, 0]).double(),
+        (features - plain_ND.mean(0)) @ first_D,
+        rtol=0,
+        atol=1e-3,
+    )
+
+
+def test_more_components_than_samples_are_refused(tmp_path: Path) -> None:
+    settings = ModelSettings(components=20)
+    with pytest.raises(SettingError, match="20 training samples"):
+        with_features(digits_of(), RANDOM_CONV, settings, str(tmp_path), "cpu")
+
+
+def test_a_hidden_layer_stands_between_features_and_head() -> None:
+    settings = ModelSettings(components=5, hidden=4)
+    model = build(RANDOM_CONV, (5,), 3, 0, settings)
+    names = ["features.1.weight", "features.1.bias", "head.weight", "head.bias"]
+    assert list(model.state_dict()) == names
+    weight, bias, head_weight, head_bias = model.state_dict().values()
+    inputs_B = torch.randn(7, 5)
+    hidden_B = F.relu(inputs_B @ weight.T + bias)
+    torch.testing.assert_close(model(inputs_B), hidden_B @ head_weight.T + head_bias)
+    of_images = build(RANDOM_CONV, (3, 16, 16), 3, 0, ModelSettings(hidden=4))
+    assert list(of_images.state_dict()) == names
+    assert has_fixed_features(RANDOM_CONV, "none", 0)
+    assert not has_fixed_features(RANDOM_CONV, "none", 4)

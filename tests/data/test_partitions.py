@@ -180,6 +180,16 @@ def test_lda_closes_a_client_at_exactly_its_part(seed):
     assert [len(part) for part in parts] == [50] * 4
 
 
+def test_plain_lda_s_shares_are_the_dirichlet_s_own():
+    """The same draws, class by class: sizes are the shares' sums, and a client past its part still gets more."""
+    labels = np.arange(4).repeat(1000)
+    held = counts(labels, lda(labels, 3, 0.1, draws(), min_samples=0, balanced=False), 4)
+    same_draws = draws()
+    shares = np.stack([same_draws.dirichlet(np.full(3, 0.1)) for _ in range(4)], axis=1)
+    assert np.abs(held - 1000 * shares).max() <= 1
+    assert not np.array_equal(held, counts(labels, lda(labels, 3, 0.1, draws(), 0), 4))
+
+
 @pytest.mark.parametrize("clients", [10, 20, 25, 33])
 def test_feddf_sizes_are_equal_but_for_the_remainder(clients):
     labels = np.repeat(np.arange(10), np.arange(150, 50, -10) - 1)

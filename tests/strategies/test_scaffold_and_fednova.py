@@ -94,9 +94,13 @@ def test_scaffold_is_its_equation() -> None:
     state = method.initial_state(server)
     assert state.keys() == PARAMETERS and all((tensor == 0).all() for tensor in state.values())
     updates = [scaffold_update(1, 0.5), scaffold_update(4, -2.0)]
-    shared, state = method.combine(server, state, updates)
+    first = state
+    shared, state = method.combine(server, first, updates)
     uniform = weighted_mean([update.shared for update in updates], [1, 1])
     assert digest([shared]) == digest([uniform])  # whatever the controls and the numbers of samples
+    by_samples, same_state = Scaffold(weighting="samples").combine(server, first, updates)
+    expected = weighted_mean([update.shared for update in updates], [11, 41])
+    assert digest([by_samples]) == digest([expected]) and digest([same_state]) == digest([state])
     for tensor in state.values():  # c + |S| / N mean = 2/5 * -0.75
         assert tensor.dtype == torch.float64
         torch.testing.assert_close(tensor, torch.full_like(tensor, -0.3), rtol=0, atol=1e-15)
