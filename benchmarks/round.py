@@ -27,8 +27,7 @@ from benchmarks.figures import MEASUREMENTS, Row, figure, seconds
 from benchmarks.turns import in_turns, rounds_of
 from client_app.models import build
 from data import federate
-from fedskew.engines import execute
-from fedskew.scheduling import Resources
+from fedskew.engines import Resources, execute
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 

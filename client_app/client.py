@@ -5,11 +5,14 @@ inputs), K clients. A name such as logits_BC ends with its shape.
 """
 
 import math
+import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from types import FunctionType
+from importlib import import_module
+from inspect import isclass
+from types import FunctionType, ModuleType
 from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -227,11 +230,12 @@ class Upload:
     The server calls it for a reply that has the stated tensors. `classes` is C, `samples` the client's number of
     training samples, or None if the server does not know it. Raises InvalidReply.
     """
-    once: bool = False
-    """True: the variant's `answer` is sent once in a run. False: the upload is sent with every update."""
     question: str = ""
-    """Name of the question that the server asks all clients before round 1; "" if it asks none. The answers are int64
-    tensors, and clients have their sum in `client.broadcast`."""
+    """Name of the question that the server asks all clients once, and that `answer` answers; "" where the upload is
+    sent with every update."""
+    at_end: bool = False
+    """False: it is asked before round 1. The answers are int64 tensors, and clients have their sum in
+    `client.broadcast`. True: it is asked after the last round, and only the server has the answers."""
     question_needs: str = ""
     """The variant whose sum clients need for their answer. Its question is asked first, and the sum is then sent with
     this question, in `client.broadcast`."""
@@ -247,14 +251,18 @@ class Upload:
     """
 
     def __post_init__(self) -> None:
-        if self.question and not self.once:
-            raise ValueError(f"the answer to {self.question} is sent once: Upload(once=True)")
         if self.by_client and self.returned:
             raise ValueError("the clients' answers are not sent to each other: returned=False")
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it answers a question before round 1."""
+        return self.question != "" and not self.at_end
 
 
 NEEDS: Mapping[str, str] = {
     "batch-norm": "the model has batch norm, and no other variant decides which of its tensors stay on the client",
+    "fixed-features": "the features stay as they are: what is deployed is made of answers before round 1 alone",
     "images": "the inputs are images",
     "own-head": "the features train, and no method needs a shared head: each client has its own",
     "separate-models": "every client has its own model, and no weights are shared",
@@ -304,9 +312,6 @@ class Variant(Settings):
         """The states that a client sends in addition to its model."""
         return Upload()
 
-    def check_size(self, samples: int) -> None:
-        """Raise SettingError if the variant's settings contradict `samples`, the training samples of all clients."""
-
     def check_sum(self, total: State) -> None:
         """Raise SettingError if the variant's settings contradict `total`, the sum of the answers to its question."""
 
@@ -340,7 +345,7 @@ class Variant(Settings):
         return None
 
     def logit_offset(self, client: Client) -> Tensor | None:
-        """Return (C,), or (C, C) with one row per label, to add to the training logits, or None. Combined by sum."""
+        """Return (C,) to add to the training logits, or None. Combined by sum."""
         return None
 
     def logit_scale(self, client: Client) -> Tensor | None:
@@ -395,9 +400,10 @@ class Variant(Settings):
         return {}
 
 
-REPORTING_HOOKS = frozenset({"before", "after", "answer", "upload", "check_size", "check_sum"})
+REPORTING_HOOKS = frozenset({"before", "after", "answer", "upload", "check_sum"})
 """Members that cannot change training: their results are sent, saved, checked, or read by another hook."""
 
+Part = TypeVar("Part")
 Hook = TypeVar("Hook", bound=Callable[..., Tensor | None])
 
 
@@ -429,3 +435,20 @@ def affects_training(variant_class: type[Variant]) -> bool:
         if is_hook and name not in REPORTING_HOOKS and overrides(variant_class, name):
             return True
     return False
+
+
+def parts_in(package: ModuleType, base: type[Part]) -> dict[str, type[Part]]:
+    """Return the subclasses of `base` that a package's modules define and name, by their names, in order."""
+    modules = [
+        import_module(f"{package.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(package.__path__)
+    ]
+    parts: dict[str, type[Part]] = {}
+    for module in modules:
+        for part in vars(module).values():
+            if not isclass(part) or not issubclass(part, base):
+                continue
+            name = vars(part).get("name")  # its own, not one that it inherits
+            if name is not None:
+                parts[name] = part
+    return parts

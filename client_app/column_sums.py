@@ -36,7 +36,6 @@ class ColumnSums(Variant):
             self.permission,
             self.tensors,
             validate=self.check_sums,
-            once=True,
             question=self.name,
             returned=False,
         )

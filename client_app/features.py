@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from client_app.client import Variant
-from client_app.integer_grid import IntegerGrid, weighted_gram
 from client_app.models import RANDOM_CONV, ModelSettings, build
 from client_app.models.backbone import sha256_of
 from client_app.models.settings import of_hash
 from client_app.process import make_deterministic
+from client_app.variants.feature_statistics import IntegerGrid, weighted_gram
 from data import Federation, SettingError
 from data.readers import cache
 from data.samples import SampleCache, Samples
@@ -171,8 +171,7 @@ def compute(
     """Return (M, D): the features of samples of this shape, one image at a time."""
     make_deterministic()
     # With freeze = all `build` returns the head alone. The head here is not used, so its classes and seed are any.
-    freeze = "stages" if settings.freeze == "all" else settings.freeze
-    whole = replace(settings, freeze=freeze, components=0, hidden=0)
+    whole = replace(settings, freeze="none", components=0, hidden=0)
     backbone = build(model, shape, classes=2, seed=0, settings=whole)
     backbone.to(device).eval()
     # One by one: whether a kernel rounds a batch's last lanes alike depends on the build of torch.

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -83,11 +83,11 @@ _failure_numbers = itertools.count(1)
 class ExpectedState:
     """The memory and data that the server expects a client to have."""
 
-    round: int
-    """Round of the client's last accepted update; 0 if there is none."""
-    memory: str
-    """sha256 of the memory that the client saved in that round; "" if it saved none."""
-    data: str
+    round: int = 0
+    """Round of the client's last update that was used and left memory; 0 if there is none."""
+    memory: str = ""
+    """sha256 of that memory."""
+    data: str = ""
     """sha256 of the client's data at its first answer; "" if the server has none."""
 
     def load_memory(self, folder: Path) -> dict[str, dict[str, Tensor]]:
@@ -275,28 +275,30 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
         if policy is not None:
             policy.check_update(shared, report)
 
-        states = {"model": report.shared}
-        states |= {f"upload/{name}": state for name, state in report.uploads.items()}
         digests = dict(runtime.digests)
         if report.memory:
             folder = runtime.memory_folder(number)
             digests["memory"] = save_memory(folder, round, report.memory)
-        return ClientReply(
-            states=states,
-            metrics={
-                "num-examples": report.examples,
-                "loss": report.loss,
-                "steps": report.trained.steps,
-                "coefficient-sum": report.trained.coefficient_sum,
-                "seconds": seconds,
-                **report.numbers,
-            },
-            # A site does not tell the server about its processes and GPUs.
-            worker={} if policy is not None else worker(runtime),
-            digests=digests,
-        )
+        reply = reply_of(report, seconds, digests)
+        # A site does not tell the server about its processes and GPUs.
+        return reply if policy is not None else replace(reply, worker=worker(runtime))
 
     return handle
+
+
+def reply_of(report: Report, seconds: float, digests: Mapping[str, str]) -> ClientReply:
+    """Return the reply to a request to train: what the report sends, and the seconds of the client's work."""
+    states = {"model": report.shared}
+    states |= {f"upload/{name}": state for name, state in report.uploads.items()}
+    metrics = {
+        "num-examples": report.examples,
+        "loss": report.loss,
+        "steps": report.trained.steps,
+        "coefficient-sum": report.trained.coefficient_sum,
+        "seconds": seconds,
+        **report.numbers,
+    }
+    return ClientReply(states, metrics, digests=digests)
 
 
 def train_in_passes(
@@ -355,15 +357,7 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
         for kind, samples in runtime.test_sets(number).items():
             for name, measured in evaluate_models(runtime.model, models, samples).items():
                 scores[f"{kind}/{name}"] = measured
-        metrics: dict[str, float] = {}
-        if runtime.policy is not None:
-            # Local accuracy needs the site's class counts. In a simulation the server knows them and computes it.
-            counts_C = runtime.policy.counts_C
-            for name in models:
-                accuracy = scores[f"test/{name}"].local_accuracy(counts_C)
-                metrics[f"local-accuracy/{name}"] = accuracy
-        replied = {name: measured.state() for name, measured in scores.items()}
-        return ClientReply(replied, metrics)
+        return ClientReply({name: measured.state() for name, measured in scores.items()})
 
     return handle
 
@@ -397,11 +391,12 @@ def refuse_in_the_clear(runtime: ClientRuntime, question: str) -> None:
     if runtime.site is None or runtime.site.sums is None:
         return
     for variant in asked_variants(runtime.run_spec):
-        if variant.upload.question == question:
+        upload = variant.upload
+        if upload.is_answer and upload.question == question:
             reason = (
                 "federation.toml says sums = masked, and this question is not about a masked sum"
             )
-            raise NotAllowed(variant.upload.permission, reason)
+            raise NotAllowed(upload.permission, reason)
 
 
 def masked_reply(
@@ -418,7 +413,7 @@ def masked_reply(
     run_spec = runtime.run_spec
     by_name = {variant.name: variant for variant in asked_variants(run_spec)}
     variant = by_name.get(str(task.get("variant")))
-    if variant is None or not variant.upload.question or variant.upload.by_client:
+    if variant is None or not variant.upload.is_answer or variant.upload.by_client:
         raise NotAgreed("the run has no such variant whose answers are summed")
     runtime.policy.check_uploads({variant.name: {}})
     purpose = purpose_of(variant, run_spec)

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
     from client_app.client import Report
     from client_app.masked_sum import Words
     from client_app.models import ModelSettings
@@ -86,10 +84,6 @@ def hash_of(settings: str) -> str:
 
 class SitePolicy(Protocol):
     """A site's rules for one run. Every check raises NotAllowed for what must not leave the site."""
-
-    @property
-    def counts_C(self) -> "Tensor":
-        """(C,): training samples of each class."""
 
     def check_ready(self) -> None:
         """Check everything that the run will ask for."""

@@ -129,17 +129,8 @@ def unfolded(content: RecordDict) -> RecordDict:
 
 def to_flower(state: State) -> ArrayRecord:
     """Return the state as flwr's own strategies and loops expect it, one array per tensor."""
-    if _in_one_process.get():
-        return TensorRecord(state)
     arrays = {}
     for name, tensor in state.items():
         values = tensor.detach().cpu().contiguous()
         arrays[name] = Array(values.numpy())
     return ArrayRecord(arrays)
-
-
-def from_flower(record: ArrayRecord) -> dict[str, torch.Tensor]:
-    """Undo `to_flower`."""
-    if isinstance(record, TensorRecord):
-        return record.state
-    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}

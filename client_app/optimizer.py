@@ -56,8 +56,6 @@ class TrainingSettings(Settings):
     cosine falls from learning-rate to 0 along half a period."""
     schedule_rounds: Annotated[int, Ge(0), When("schedule", ("cosine",))] = 0
     """Rounds after which cosine reaches 0; 0 is all rounds of the run."""
-    warm_up: Annotated[int, Ge(0)] = 0
-    """Rounds W in which the rate rises: it is multiplied by min(1, (t + 1) / (W + 1))."""
 
     finetune_epochs: Annotated[int, Ge(0)] = 0
     """Passes over its own data in which each client trains the final model for itself, after the last round; 0 is none.
@@ -67,8 +65,9 @@ class TrainingSettings(Settings):
     )
     """How fine-tuning draws its samples: each once an epoch, or as the run's method draws them (iwds and its kin)."""
 
-    clients_per_pass: Annotated[int, Ge(1)] = 1
-    """Clients that a process trains in one pass, their models stacked; not bit-identical to clients one by one."""
+    clients_per_pass: Annotated[int, Ge(0)] = 1
+    """Clients that a process trains in one pass, their models stacked; not bit-identical to clients one by one. 0 is as
+    many as fit where a client's step is shorter than starting it, and 1 elsewhere."""
 
     def validate(self) -> None:
         both = self.batch_limit and self.local_steps
@@ -81,12 +80,8 @@ class TrainingSettings(Settings):
         rate = float(self.learning_rate)
         if self.schedule == "cosine":
             end = max(self.schedule_rounds, 1)
-            rate = rate * (1 + math.cos(math.pi * min(t, end) / end)) / 2
-        else:
-            rate = float(rate * self.learning_rate_decay ** (t // self.learning_rate_decay_every))
-        if not self.warm_up:
-            return rate
-        return rate * min(1.0, (t + 1) / (self.warm_up + 1))
+            return rate * (1 + math.cos(math.pi * min(t, end) / end)) / 2
+        return float(rate * self.learning_rate_decay ** (t // self.learning_rate_decay_every))
 
     def local_optimizer(self, parameters: Iterable[Tensor], round: int) -> "LocalOptimizer":
         """Return the optimizer of a client's round, which moves these very tensors."""
@@ -233,7 +228,7 @@ def coefficient_sum(steps: int, momentum: float, pull: float = 0.0) -> float:
     return -scalar.item()
 
 
-def expected_coefficient_sum(steps: int, momentum: float, pull: float = 0.0) -> float:
+def expected_coefficient_sum(steps: int, momentum: float, pull: float) -> float:
     """Return what `coefficient_sum` returns, to a relative 1e-9, in time that grows with the logarithm of `steps`.
 
     For a number of steps that another party states: the loop of `coefficient_sum` would run for as long as that party

@@ -14,9 +14,7 @@ FINE_TUNED = "fine-tuned"
 """The name of the fine-tuned models among a run's models."""
 
 
-def fine_tuned(
-    client: Client, settings: TrainingSettings, variants: Sequence[Variant] = ()
-) -> State:
+def fine_tuned(client: Client, settings: TrainingSettings, variants: Sequence[Variant]) -> State:
     """Train `client.model` for finetune-epochs on the client's own samples and return its state.
 
     w <- w - rate grad CE(f(x; w), y), from the weights that are loaded: the last round's average with what the client
@@ -37,7 +35,6 @@ def fine_tuned(
         learning_rate_decay=1.0,
         schedule="constant",
         schedule_rounds=0,
-        warm_up=0,
     )
     seed = seed_of(client.seed, FINE_TUNED)  # other batches than those of the round
     drawing = samplers(variants) if settings.finetune_sampling == "method" else []

@@ -20,7 +20,7 @@ from client_app.memory import folder_of
 from client_app.models import build
 from client_app.process import choose_device, code_version, tune_allocator
 from client_app.run_spec import RunSpec, user_code_of
-from client_app.state import State, copy, seed_of
+from client_app.state import State, copy, on_device, seed_of
 from client_app.training import private_names
 from client_app.vectorized import VectorizedTraining
 from data import Federation, Samples, federate
@@ -203,13 +203,6 @@ class ClientRuntime:
             if answer:
                 answers[variant.name] = answer
         return answers
-
-
-def on_device(state: State, device: str) -> State:
-    """Return the state with its tensors on `device`. They arrive on the CPU, so there is nothing to move to cpu."""
-    if device == "cpu":
-        return state
-    return {name: tensor.to(device) for name, tensor in state.items()}
 
 
 def sorted_by_name(variants: Sequence[Variant]) -> list[Variant]:

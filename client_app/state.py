@@ -179,6 +179,11 @@ def copy(state: State) -> dict[str, Tensor]:
     return copied
 
 
+def on_device(state: State, device: str) -> State:
+    """Return the state with its tensors on `device`, which are the same ones where they are there."""
+    return {name: tensor.to(device) for name, tensor in state.items()}
+
+
 def with_prefix(prefix: str, state: State) -> dict[str, Tensor]:
     """Return the same tensors under `prefix/name`."""
     return {f"{prefix}/{name}": tensor for name, tensor in state.items()}

@@ -34,8 +34,8 @@ class Task:
     variants: Sequence[Variant]
     """Sorted by name."""
     settings: TrainingSettings
-    offset: Tensor | None
-    """(C,), or (C, C) with one row per label: the sum of the logit offsets."""
+    offset_C: Tensor | None
+    """(C,): the sum of the logit offsets."""
     scale_C: Tensor | None = None
     """(C,): the product of the logit scales."""
     teacher: State | None = None
@@ -78,15 +78,14 @@ class Task:
         # With autocast the logits are bfloat16. From here on everything has the dtype of the weights.
         logits_BC = logits_BC.to(self.client.model.head.weight)
         scale_C = self.scale_C
-        offset = self.offset
+        offset_C = self.offset_C
         if self.client.parameters:  # every step changes them, and they may be part of both
             scale_C = total_scale(self.client, self.variants)
-            offset = total_offset(self.client, self.variants)
+            offset_C = total_offset(self.client, self.variants)
         if scale_C is not None:
             logits_BC = logits_BC * scale_C
-        if offset is not None:
-            row_per_label = offset.dim() == 2
-            logits_BC = logits_BC + (offset[labels_B] if row_per_label else offset)
+        if offset_C is not None:
+            logits_BC = logits_BC + offset_C
         losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
         for variant in self.overriding("loss_weights"):
             losses_B = losses_B * variant.loss_weights(self.client, logits_BC, labels_B)
@@ -113,7 +112,7 @@ class Task:
     def teacher_logits(self, inputs_B: Tensor) -> Tensor:
         """Return (B, C) logits of the model as received, in eval mode; the model's mode is restored."""
         model = self.client.model
-        modes = [(module, module.training) for module, _ in model.modes]
+        modes = [(module, module.training) for module in model.every_module]
         model.eval()
         with self.precision(inputs_B):
             logits_BC: Tensor = functional_call(model, dict(self.teacher or {}), (inputs_B,))
@@ -226,7 +225,7 @@ def task_of(client: Client, variants: Sequence[Variant], settings: TrainingSetti
         client,
         variants,
         settings,
-        offset=total_offset(client, variants),
+        offset_C=total_offset(client, variants),
         scale_C=total_scale(client, variants),
     )
 
@@ -321,13 +320,13 @@ def with_parameters(client: Client, variants: Sequence[Variant]) -> Client:
 
 
 def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
-    """Return the sum of the logit offsets, (C,) or (C, C), with the head's device and dtype; None without offsets."""
-    total = None
+    """Return (C,) the sum of the logit offsets, with the head's device and dtype; None without offsets."""
+    total_C = None
     for variant in variants:
-        offset = variant.logit_offset(client)
-        if offset is not None:
-            total = offset if total is None else total + offset
-    return None if total is None else total.to(client.model.head.weight)
+        offset_C = variant.logit_offset(client)
+        if offset_C is not None:
+            total_C = offset_C if total_C is None else total_C + offset_C
+    return None if total_C is None else total_C.to(client.model.head.weight)
 
 
 def total_scale(client: Client, variants: Sequence[Variant]) -> Tensor | None:

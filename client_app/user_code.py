@@ -33,11 +33,6 @@ class AgreedModule:
     content: bytes
     module: ModuleType
 
-    @property
-    def sha256(self) -> str:
-        """The hash of its bytes."""
-        return hashlib.sha256(self.content).hexdigest()
-
 
 _agreed: dict[str, AgreedModule] = {}
 """The agreed modules of this process, by name."""
@@ -159,21 +154,6 @@ def look_in_folder() -> None:
     folder = os.environ.get(FOLDER) or str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)
-
-
-def file_hash(name: str) -> str:
-    """Return a hash of the file of MODULE:NAME, or nothing where there is no such file."""
-    module_name = name.partition(":")[0]
-    if module_name in _agreed:
-        return _agreed[module_name].sha256
-    look_in_folder()
-    try:
-        spec = importlib.util.find_spec(module_name)
-        if spec is None or spec.origin is None:
-            return ""
-        return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
-    except (ImportError, ValueError, OSError):  # `load` says what is wrong
-        return ""
 
 
 def source_hash(*modules: str) -> str:

@@ -7,10 +7,11 @@ very code that trains one.
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,39 +21,26 @@ from torch.nn.utils.rnn import pad_sequence
 from client_app.client import Client, Contribution, Report, Variant, overrides
 from client_app.models.classifier import Classifier, channels_go_last
 from client_app.optimizer import TrainingSettings, clip
-from client_app.state import State, copy, split_prefix
+from client_app.state import State, copy, size, split_prefix
 from client_app.training import Task, batches, task_of, train_round
 from data import Samples
 from data.text import sentence
 
 log = logging.getLogger("fedskew")
+SHORT_STEP = 2**22
+"""Multiplications of a batch's pass through a model up to which a client's step is shorter than starting it: a core
+does them, and twice as many backwards, in about the half millisecond that Python takes for a step."""
+MOST_FITTING, FITTING_BYTES = 64, 2**30
+"""Clients that clients-per-pass = 0 stacks at most, and bytes of their weights, gradients, velocities and start."""
 COUNTS = ("counts_C", "effective_prior_C", "drawn_C")
 """What a variant may ask of a client's labels while several train."""
 
 
-@dataclass(frozen=True)
-class ClientInPass(Client):
-    """A client while several train: torch.vmap maps over its class counts, and it has no samples to count."""
+class LabelsInPass(NamedTuple):
+    """A batch's labels, in place of a client's samples while several train: a pass has no samples to count."""
 
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """The values of COUNTS and the batch's labels, by name."""
-
-    @property
-    def labels_N(self) -> Tensor:
-        """(B,): a pass numbers the samples of its batch 0 to B - 1."""
-        return self.tensors["labels_N"]
-
-    @cached_property
-    def counts_C(self) -> Tensor:
-        return self.tensors["counts_C"]
-
-    @cached_property
-    def effective_prior_C(self) -> Tensor:
-        return self.tensors["effective_prior_C"]
-
-    @cached_property
-    def drawn_C(self) -> Tensor:
-        return self.tensors["drawn_C"]
+    labels_N: Tensor | None
+    """(B,): a pass numbers the samples of its batch 0 to B - 1."""
 
 
 TrainingOutcome = tuple[Client, Report | Exception, float]
@@ -255,7 +243,7 @@ def mean_loss(
     """Return () a client's mean loss over the samples whose share is not 0."""
     model = task.client.model
     state = {**weights, **rest, **frozen}
-    task = seen(task, about)
+    task = seen(task, about, labels_B)
     if not task.overriding("loss_term"):
         with task.precision(inputs_B):
             logits_BC = functional_call(model, state, (inputs_B,))
@@ -266,10 +254,6 @@ def mean_loss(
         features_BD = functional_call(model.features, by_part.get("features", {}), inputs_B)
         logits_BC = functional_call(model.head, by_part["head"], features_BD)
     losses_B = task.losses(logits_BC, labels_B)
-    client = task.client
-    assert isinstance(client, ClientInPass)  # a variant with a loss term has facts
-    client = replace(client, tensors={**client.tensors, "labels_N": labels_B})
-    task = replace(task, client=client)
     indices_B = torch.arange(len(labels_B), device=labels_B.device)
     losses_B = losses_B + task.terms(indices_B, features_BD, logits_BC)
     return (losses_B * share_B).sum()
@@ -288,8 +272,8 @@ def corrected(
 def facts_of(task: Task) -> State:
     """Return the tensors of a client that the loss and the offsets of gradients depend on, beside what all share."""
     facts: dict[str, Tensor] = {}
-    if task.offset is not None:
-        facts["offset"] = task.offset
+    if task.offset_C is not None:
+        facts["offset_C"] = task.offset_C
     if task.scale_C is not None:
         facts["scale_C"] = task.scale_C
     if not any(task.overriding(hook) for hook in MAPPED_HOOKS):
@@ -304,8 +288,8 @@ def facts_of(task: Task) -> State:
     return facts
 
 
-def seen(task: Task, about: State) -> Task:
-    """Return the task of the client that these facts are of, as its variants see it; it has no samples and no name."""
+def seen(task: Task, about: State, labels_B: Tensor | None = None) -> Task:
+    """Return the task of the client that these facts are of, as variants see it: nameless, with a batch's labels."""
     if not about:
         return task
     memory = {}
@@ -315,10 +299,11 @@ def seen(task: Task, about: State) -> Task:
             memory[name.removeprefix("memory/")] = tensor
         else:
             own[name] = tensor
-    values = {field.name: getattr(task.client, field.name) for field in fields(Client)}
-    values |= {"id": -1, "seed": -1, "samples": None, "memory": split_prefix(memory)}
-    client = ClientInPass(**values, tensors=own)
-    return replace(task, client=client, offset=own.get("offset"), scale_C=own.get("scale_C"))
+    samples: Any = LabelsInPass(labels_B)
+    client = replace(task.client, id=-1, seed=-1, samples=samples, memory=split_prefix(memory))
+    # In place of the cached properties, which would count samples.
+    vars(client).update({name: own[name] for name in COUNTS if name in own})
+    return replace(task, client=client, offset_C=own.get("offset_C"), scale_C=own.get("scale_C"))
 
 
 def stack(states: Sequence[State]) -> dict[str, Tensor]:
@@ -391,6 +376,34 @@ class Source:
             images.append(client.samples.batch(indices[row], draws))
         images_KB = pad_sequence(images, batch_first=True)
         return images_KB, torch.stack(labels), share_KB
+
+
+def fitting_clients(model: Classifier, shape: tuple[int, ...], batch_size: int) -> int:
+    """Return what clients-per-pass = 0 stands for: a number that depends on these arguments alone."""
+    if batch_size * multiplications(model, shape) > SHORT_STEP:
+        return 1
+    bytes_of_client = 4 * size(model.state_dict())
+    return max(1, min(MOST_FITTING, FITTING_BYTES // bytes_of_client))
+
+
+@torch.no_grad()
+def multiplications(model: Classifier, shape: tuple[int, ...]) -> int:
+    """Return the multiplications of linear layers and convolutions in one sample's pass; the model may be on meta."""
+    counts: list[int] = []
+
+    def count(layer: nn.Linear | nn.Conv2d, inputs: tuple[Tensor], outputs: Tensor) -> None:
+        places = outputs.numel() // outputs.shape[1]  # 1 of a linear layer, else the pixels
+        counts.append(layer.weight.numel() * places)
+
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    mode = model.training
+    model.eval()
+    model(torch.zeros(1, *shape, device=model.head.weight.device))
+    model.train(mode)
+    for hook in hooks:
+        hook.remove()
+    return sum(counts)
 
 
 MAPPED_HOOKS = ("loss_weights", "loss_term", "gradient_offset")

@@ -28,8 +28,6 @@ class Result:
     hash: str | None
     """The SHA-256 of all weights; None before the last round, or where a client keeps its part on another machine."""
     finished: bool
-    ended: str = ""
-    """Why a finished run has fewer rounds than its settings ask for, such as patience; empty where it has all."""
 
     @property
     def balanced_accuracy(self) -> float:
@@ -106,8 +104,7 @@ def run(
     script that uses it needs `if __name__ == "__main__":`. Raises SettingError or DataError for bad input, which are
     ValueErrors, RuntimeError for a run that fails.
     """
-    from fedskew.engines import execute
-    from fedskew.scheduling import Resources
+    from fedskew.engines import Resources, execute
     from fedskew.sweep import refuse_missing_gpus
     from server_app.plugins import check_new_methods
     from server_app.settings import parse
@@ -123,7 +120,7 @@ def load(folder: str | PathLike[str]) -> Result:
     """Return what a run's folder holds. Raises DataError for a folder that is no run's."""
     from data import DataError
     from server_app.round_selection import summarize
-    from server_app.run_folder import RunFolder, why_ended_early
+    from server_app.run_folder import RunFolder
 
     path = Path(folder)
     run_folder = RunFolder(path, moved=True)
@@ -140,7 +137,6 @@ def load(folder: str | PathLike[str]) -> Result:
         models=summarize(rounds) if summary is None else summary["models"],
         hash=None if summary is None else summary["hash"]["all"],
         finished=summary is not None,
-        ended=why_ended_early(summary),
     )
 
 

@@ -1,7 +1,7 @@
 """What the runs of a plan take: seconds and bytes of the rounds that are left, by rounds that were observed.
 
 `fedskew run --dry-run` prints this. The rounds of a run cost what those of any other run with the same settings cost,
-but for seed, learning rates and the like; `--probe` first trains one round of each training that nobody has observed.
+but for seed, number of rounds, learning rates and the like.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,13 @@ from rich.table import Table
 from data.dataset import missing
 from fedskew.formatting import duration, in_bytes, named, numeric, plural, terminal_table
 from server_app.record import RoundRecord
-from server_app.run_folder import RunFolder, rounds_run
+from server_app.run_folder import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar, model_line
 
-PROBES = "probes"
-"""The folder of the probes' runs, below that of the results."""
 WITHOUT_EFFECT_ON_COSTS = (WITHOUT_EFFECT_ON_NUMBERS - {"device"}) | {
-    "seed", "rounds", "evaluate-every", "keep-best", "patience", "alpha",
+    "seed", "rounds", "evaluate-every", "keep-best", "alpha",
     "learning-rate", "learning-rate-decay", "learning-rate-decay-every",
-    "schedule", "schedule-rounds", "warm-up",
+    "schedule", "schedule-rounds",
     "momentum", "weight-decay", "server-learning-rate", "server-momentum", "server-momentum-form",
     "server-optimizer", "server-adaptivity",
 }  # fmt: skip
@@ -59,7 +57,7 @@ class PlannedRun:
     """The model's name and size, and what a client uploads of it."""
     rounds: int
     left: int
-    """Rounds to go at most: patience may end a run earlier."""
+    """Rounds to go."""
     missing: str
     """Why its data are missing; empty where they are there."""
     cost: Cost | None
@@ -67,7 +65,7 @@ class PlannedRun:
 
 
 def rounds_left(settings: RunSettings) -> int:
-    """Return the rounds that a run has to go at most; 0 for one that diverged, as it is not repeated.
+    """Return the rounds that a run has to go; 0 for one that diverged, as it is not repeated.
 
     A run without rounds computes its heads in one step, which counts as a round.
     """
@@ -77,7 +75,7 @@ def rounds_left(settings: RunSettings) -> int:
     folder = RunFolder(settings.folder)
     if folder.divergence() is not None:
         return 0
-    return max(rounds_run(folder.summary(), rounds), 1) - len(folder.rounds())
+    return max(rounds, 1) - len(folder.rounds())
 
 
 def training_of(settings: Mapping[str, Scalar]) -> Training:
@@ -91,11 +89,10 @@ class ObservedRounds:
 
     def __init__(self, results: str) -> None:
         self.folders: dict[Training, list[RunFolder]] = {}
-        for pattern in ("*/settings.json", f"{PROBES}/*/settings.json"):
-            for file in Path(results).glob(pattern):
-                folder = RunFolder(file.parent)
-                training = training_of(folder.origin().get("settings", {}))
-                self.folders.setdefault(training, []).append(folder)
+        for file in Path(results).glob("*/settings.json"):
+            folder = RunFolder(file.parent)
+            training = training_of(folder.origin().get("settings", {}))
+            self.folders.setdefault(training, []).append(folder)
 
     def like(self, settings: RunSettings) -> list[RoundRecord]:
         """Return the records of rounds that cost what the run's rounds do."""
@@ -120,26 +117,6 @@ class ObservedRounds:
             up=left * fmean(record.bytes_up for record in records),
             down=left * fmean(record.bytes_down for record in records),
         )
-
-
-def probes(planned: Sequence[RunSettings]) -> list[RunSettings]:
-    """Return a run of one round for each distinct training of which no round was observed."""
-    results = planned[0].general.results
-    observed = ObservedRounds(results)
-    chosen: dict[Training, RunSettings] = {}
-    for settings in planned:
-        if rounds_left(settings) and not observed.like(settings):
-            general = replace(
-                settings.general,
-                rounds=min(settings.general.rounds, 1),
-                results=str(Path(results) / PROBES),
-                overwrite=False,
-                tensorboard=False,
-                mlflow=False,
-                wandb=False,
-            )
-            chosen.setdefault(training_of(settings.flat()), replace(settings, general=general))
-    return list(chosen.values())
 
 
 def plan_costs(planned: Sequence[RunSettings], labels: Mapping[str, str]) -> list[PlannedRun]:
@@ -189,5 +166,5 @@ def remarks(entries: Sequence[PlannedRun]) -> list[str]:
     unknown = sum(entry.cost is None for entry in entries)
     if unknown:
         without = f"{plural(unknown, 'run')} without observed rounds, which count as nothing"
-        found.append(f"{without}: --probe trains a round of each training")
+        found.append(f"{without}: the command with --set rounds=1 --seed 0 makes some")
     return found

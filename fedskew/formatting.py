@@ -8,11 +8,11 @@ from rich.filesize import decimal
 from rich.table import Column, Table
 
 
-def percent(value: float | None, digits: int = 1) -> str:
+def percent(value: float | None) -> str:
     """Return a share in percent, or a dash where there is none: a class without samples, or an AUROC without pairs."""
     if value is None or math.isnan(value):
         return "-"
-    return f"{100 * value:.{digits}f}"
+    return f"{100 * value:.1f}"
 
 
 def in_bytes(count: float) -> str:

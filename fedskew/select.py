@@ -8,7 +8,6 @@ These are ordinary experiments: their runs stand in the results folder, so the s
 Every run of the three has all rounds. The test set is never read.
 """
 
-import hashlib
 import json
 import math
 import time
@@ -16,16 +15,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 from client_app.local_site import PERMISSIONS
 from client_app.ranking import MOST_RANKED
 from client_app.state import cores
-from data import DataError, SettingError, federate, load, require
-from data.partition_files import SavedPartition, save
-from data.random_draws import generator
-from fedskew.diagnosis.table import read_counts
+from data import SettingError, federate, require
+from fedskew.engines import Resources
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import in_sections, plan, runs
 from fedskew.formatting import plural
@@ -33,7 +29,6 @@ from fedskew.report.document import CHANCE_REMEDY
 from fedskew.report.inference import Estimate
 from fedskew.report.results import ExperimentResults, gather
 from fedskew.report.strata import compare_rows
-from fedskew.scheduling import Resources
 from fedskew.sweep import run_all
 from server_app.composition import closed_form_methods, compose
 from server_app.methods import METHODS
@@ -58,7 +53,6 @@ TARGETS = {
     "site-mean": "local-accuracy.mean",
     "worst-site": "local-accuracy.worst",
     "auroc": "auroc",
-    "brier": "brier",
 }
 """The numbers that can decide, each with its name in the report."""
 ALWAYS_UPLOADED = ("model", "scores")
@@ -128,10 +122,6 @@ class Selection:
     """By `time.monotonic`."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Why methods take no part, or none in a later step."""
-
-    @property
-    def more_is_better(self) -> bool:
-        return self.metric != "brier"
 
     @property
     def rounds(self) -> int:
@@ -238,10 +228,10 @@ class Selection:
         if not means:
             raise RuntimeError(f"no method has finished step {step}: {self.left_out}")
         order = [row for row in results.experiment.rows if row.label in means]
-        order.sort(key=lambda row: means[row.label], reverse=self.more_is_better)
+        order.sort(key=lambda row: means[row.label], reverse=True)
         best: dict[str, str] = {}
         for row in order:
-            best.setdefault(row.method, f"{row.label} {self.number(means[row.label])}")
+            best.setdefault(row.method, f"{row.label} {means[row.label]:.1f}")
         what = f"{plural(len(runs(results.cells)), 'run')} of {plural(self.rounds, 'round')}"
         title = f"step {step} of 3, {what}, {self.metric} on validation data"
         self.out.print(f"{title}: {', '.join(best.values())}", markup=False)
@@ -308,12 +298,11 @@ class Selection:
                 continue
             low, high = ends(gain, share)
             gains[other.method] = [gain.mean, low, high]
-            mean, least, most = (self.number(number, "+") for number in (gain.mean, low, high))
-            interval = f"{mean}, 95 % interval {least} to {most}"
+            interval = f"{gain.mean:+.1f}, 95 % interval {low:+.1f} to {high:+.1f}"
             seeds = plural(gain.n, "fresh seed")
             lines.append(f"{winner.label} over always {other.label}: {interval}, {seeds}")
             if other == baseline:
-                above = low > 0 if self.more_is_better else high < 0
+                above = low > 0
 
         # A divergence on fresh seeds counts against whoever it hits.
         if found[winner.label].diverged or found[baseline.label].diverged:
@@ -349,10 +338,6 @@ class Selection:
             by_reason.setdefault(reason, []).append(name)
         for reason, names in by_reason.items():
             self.out.print(f"left out: {', '.join(names)}: {reason}", markup=False)
-
-    def number(self, value: float, sign: str = "") -> str:
-        """Return a number as it is printed: in percent, or as the score that it is."""
-        return f"{value:{sign}.1f}" if self.more_is_better else f"{value:{sign}.3f}"
 
 
 def ends(gain: Estimate, share: float) -> tuple[float, float]:
@@ -406,43 +391,3 @@ def permissions_of(run: RunSettings) -> set[str]:
     if declared & {*HOLDS_COUNTS}:
         declared.add("class-counts")
     return declared
-
-
-def partition_by_counts(counts: Path, settings: Mapping[str, Scalar]) -> Path:
-    """Return a partition file in which each site has as many samples of each class as a table says.
-
-    The table's classes stand for the data's first classes, in their order. The test set is the data's own samples of
-    these classes.
-
-    Args:
-        counts: the table, with a row for each site.
-        settings: of the data; the file is written into their results folder.
-
-    Raises:
-        DataError: the data have fewer classes, or fewer samples of one.
-    """
-    table = read_counts(counts)
-    data = load(parse({**settings, "method": BASELINE}).data)
-    labels_N = data.train.labels
-    draws = generator(0, "like a table")
-    parts: list[list[np.ndarray]] = [[] for _ in table.sites]
-    for label, name in enumerate(table.classes):
-        available = np.flatnonzero(labels_N == label)
-        ends_K = np.cumsum(table.counts_KC[:, label])
-        if ends_K[-1] > len(available):
-            rule = f"class {name} has {ends_K[-1]} samples, and class {label} of {data.name}"
-            remedy = "divide the counts, or state a larger data set with --set dataset"
-            raise DataError(f"{rule} {len(available)}: {remedy}", where=str(counts))
-        shuffled = draws.permutation(available)
-        for part, samples in zip(parts, np.split(shuffled, ends_K), strict=False):
-            part.append(samples)  # the last piece is left over
-    train = tuple(np.sort(np.concatenate(part)) for part in parts)
-    test = np.flatnonzero(data.test.labels < len(table.classes))
-    content = hashlib.sha256(counts.read_bytes()).hexdigest()[:10]
-    path = Path(str(settings["results"])) / f"counts-{content}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partition = SavedPartition(
-        data=data.content, train=train, test=test, domains=None, holdout=train[0][:0]
-    )
-    save(path, partition)
-    return path

@@ -98,14 +98,6 @@ def default_or_our_handlers() -> dict[int, Any]:
     }
 
 
-def function_handlers() -> dict[int, Any]:
-    """Return the current handlers that are functions, whoever has set them, by signal.
-
-    An ignored signal is left out and stays ignored.
-    """
-    return {number: handler for number, handler in current_handlers().items() if callable(handler)}
-
-
 @contextlib.contextmanager
 def one_interrupt(last_resort: Callable[[], None] | None = None) -> Iterator[threading.Event]:
     """Turn the three signals into one KeyboardInterrupt; further ones are ignored within the block.
@@ -136,22 +128,6 @@ def one_interrupt(last_resort: Callable[[], None] | None = None) -> Iterator[thr
 
 
 @contextlib.contextmanager
-def at_once() -> Iterator[None]:
-    """Let a signal end the process at once within the block.
-
-    For imports, which take seconds and leave nothing to clean up.
-    """
-    handlers = function_handlers()
-    for number in handlers:
-        signal.signal(number, exit_now)
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
 def blocked() -> Iterator[None]:
     """Block the three signals within the block; a process that is started there never gets one.
 
@@ -159,7 +135,10 @@ def blocked() -> Iterator[None]:
     command, which ends its workers. What arrived meanwhile is handled at the end of the block.
     """
     arrived = list[int]()
-    handlers = function_handlers()
+    handlers = {}
+    for number, handler in current_handlers().items():
+        if callable(handler):  # an ignored signal stays ignored
+            handlers[number] = handler
     for number in handlers:  # the mask is this thread's alone, and another may get the signal
         signal.signal(number, lambda number, frame: arrived.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

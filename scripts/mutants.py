@@ -346,7 +346,10 @@ def is_equivalent(path: str, diff: str) -> bool:
         pass
     change = {"file": path, "from": removed, "to": added}
     listed = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
-    return any(change.items() <= entry.items() for entry in listed)
+    # An entry without `to` is of every change of its line.
+    return any(
+        all(entry.get(key, text) == text for key, text in change.items()) for entry in listed
+    )
 
 
 if __name__ == "__main__":

@@ -34,9 +34,8 @@ from server_app.checkpoint import (
 from server_app.composition import row_name
 from server_app.evaluation import by_group
 from server_app.plugins import check_new_methods, sources_of
-from server_app.predictions import write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Seconds, divided
-from server_app.round_selection import BestRounds, refuse_unvalidated, summarize, why_ended
+from server_app.round_selection import BestRounds, refuse_unvalidated, summarize
 from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, model_line
@@ -55,7 +54,7 @@ from server_app.sites import (
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, trackers_of
 from strategies.core.exchange import TooFewReplies, client_name
-from strategies.core.questions import ask_class_prior, ask_finally, run_rounds
+from strategies.core.questions import ask_class_prior, run_rounds
 from strategies.core.server import Diverged
 from strategies.core.update_statistics import UpdateStatistics
 from strategies.core.whole_replies import between_sites
@@ -117,8 +116,7 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
     with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:
             return finished
-        trackers = trackers_of(settings, folder.path)
-        work = Run(grid, settings, federation, folder, report_line, trackers)
+        work = Run(grid, settings, federation, folder, report_line)
         try:
             return work.finish()
         except Diverged as error:
@@ -135,7 +133,7 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
             folder.write_divergence(divergence, settings.training.learning_rate)
             raise TooFewReplies(f"{error} ({divergence.remedy})", error.not_finite) from error
         finally:
-            for tracker in trackers:
+            for tracker in work.trackers:
                 tracker.end(folder.summary())
 
 
@@ -189,8 +187,7 @@ class Run:
         self.resume()
         self.write_settings()
         keep_agreement(self.settings, self.folder)
-        for tracker in self.trackers:
-            tracker.begin(self.settings.flat(), self.folder.rounds())
+        self.trackers = trackers_of(self.settings, self.folder.path, self.folder.rounds())
         agreement = self.settings.agreement
         method = self.settings.general.method
         if agreement is not None:
@@ -264,8 +261,6 @@ class Run:
             "rounds": self.settings.general.rounds,
             "models": summarize(records),
         }
-        if self.strategy.ended:
-            summary["ended"] = {"round": self.strategy.round, "reason": self.strategy.ended}
         if vectorized:
             summary["clients-per-pass"] = vectorized
         return {
@@ -318,7 +313,6 @@ class Run:
         the next round trains.
         """
         state = {name: copy(getattr(self.strategy, name)) for name in STATE}
-        state["digests"] = {kind: dict(digests) for kind, digests in state["digests"].items()}
         return Checkpoint(best=self.best, **state)
 
     def save(
@@ -351,24 +345,21 @@ class Run:
     def after_round(self, round: int) -> None:
         """Evaluate the models if `round` is to be evaluated, and start writing its record and checkpoint.
 
-        The writing goes on in the background while the next round trains. If the setting patience ends the run here,
-        `round` becomes its last one.
+        The writing goes on in the background while the next round trains.
         """
         began = time.perf_counter()
         due = self.settings.general.is_evaluated(round)
         evaluation = self.evaluation
         evaluation.unmeasured = {}
         kept: dict[str, State] = {}
-        is_last = round == self.settings.general.rounds or self.strategy.ended != ""
+        is_last = round == self.settings.general.rounds
         models: dict[str, ModelNumbers] = {}
         if due:
             models = evaluation.evaluate(kept, evaluation.personal_models(is_last))
-        if due and self.ends_early(round, models):
-            is_last = True
-            models = self.evaluate_last(round, kept, models)
+            self.update_best(round, models)
         models = self.best.marked(round, models)
         if is_last:
-            write_predictions(self.folder, kept)
+            self.folder.write_predictions(kept)
         now = time.perf_counter()
         last = self.strategy.last
         known, _ = divided(Seconds, last.seconds)
@@ -389,7 +380,6 @@ class Run:
             seconds=seconds,
             workers=[dict(worker) for worker in last.workers],
             strays=last.unsolicited,
-            ended=self.strategy.ended or None,
             method_numbers=last.method_numbers or None,
             metrics={**last.metrics, **by_group(last.metrics, evaluation.groups)},
         )
@@ -400,34 +390,6 @@ class Run:
         # The replaced function refers to all updates. Only the writer keeps a reference now, so that their memory is
         # freed once they are recorded.
         self.strategy.last = replace(last, update_statistics=tuple)
-
-    def ends_early(self, round: int, models: Mapping[str, ModelNumbers]) -> bool:
-        """Update the best rounds, and return whether the setting patience ends the run with `round`."""
-        general = self.settings.general
-        self.update_best(round, models)
-        # `ended` is already set if the run ended before and only its last record is made again.
-        if self.strategy.ended or round == general.rounds:
-            return False
-        self.strategy.ended = why_ended(
-            self.best, round, general.keep_best, general.patience, general.is_evaluated
-        )
-        return self.strategy.ended != ""
-
-    def evaluate_last(
-        self, round: int, kept: dict[str, State], models: dict[str, ModelNumbers]
-    ) -> dict[str, ModelNumbers]:
-        """Evaluate again a round that turned out to be the last one, with the models that only a last round has.
-
-        These are models made from a final question to the clients, and fine-tuned ones. If the run has neither, return
-        `models`, the numbers measured so far. `kept` is filled as in `RunEvaluation.evaluate`.
-        """
-        has_questions = any(part.final_question for part in self.settings.deploys)
-        if not has_questions and not self.settings.training.finetune_epochs:
-            return models
-        ask_finally(self.strategy, self.grid)
-        models = self.evaluation.evaluate(kept, self.evaluation.personal_models(is_last=True))
-        self.update_best(round, models)
-        return models
 
 
 def round_line(record: RoundRecord, settings: RunSettings) -> str:
@@ -445,6 +407,4 @@ def round_line(record: RoundRecord, settings: RunSettings) -> str:
         if len(record.failures) > MOST_NAMED:
             names.append(f"{len(record.failures) - MOST_NAMED} more")
         words.append(f"left out: {', '.join(names)}")
-    if record.ended:
-        words.append(f"last round: {record.ended}")
     return "  ".join(words)

@@ -4,27 +4,23 @@ A `Writer` writes it, and the round's record, while the next round trains. A fil
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TypeVar
 
 from torch import Tensor
 
+from client_app.handlers import ExpectedState
 from client_app.memory import MemoryLost, folder_of
-from client_app.memory import load as load_memory
 from client_app.process import make_deterministic
 from client_app.state import State, digest, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data.text import LineSink
 from server_app.round_selection import BestRounds
 from server_app.run_folder import RunFolder
-from strategies.core.reading import DIGESTS
 from strategies.core.rounds import Rounds
 from strategies.core.server import AVERAGE
-
-Entry = TypeVar("Entry")
 
 
 class BrokenCheckpoint(RuntimeError):
@@ -40,16 +36,10 @@ class Checkpoint:
     states: dict[str, State]
     """Of every server method, and the answers to questions, by part."""
     deployed: dict[str, State]
-    memory_rounds: dict[int, int] = field(default_factory=dict)
-    """Client -> round of its last update that was used."""
-    digests: dict[str, dict[int, str]] = field(
-        default_factory=lambda: {kind: {} for kind in DIGESTS}
-    )
-    """Of that update's memory, and of the data of its first one: by kind and client."""
+    client_states: dict[int, ExpectedState] = field(default_factory=dict)
+    """By client, its memory of the last update that was used, and the data of its first one."""
     best: BestRounds = field(default_factory=BestRounds)
     """Each model's best rounds so far, where the setting keep-best asks for them."""
-    ended: str = ""
-    """Why the run ends with this round, before the last one of its settings; empty where it does not."""
 
     def save(self, path: Path, previous: Path | None = None) -> None:
         """Write the checkpoint atomically; the one before is kept as `previous`."""
@@ -62,17 +52,20 @@ class Checkpoint:
             tensors |= with_prefix(f"deployed/{name}", own)
         contents = {
             "round": self.round,
-            "memory-rounds": self.memory_rounds,
-            "digests": self.digests,
+            "clients": {client: astuple(state) for client, state in self.client_states.items()},
             "parts": list(self.states),
             "deployed": list(self.deployed),
             # A file of tensors sorts them, and a method may draw one tensor after the other.
             "order": list(tensors),
             "best": self.best.by_model,
-            "ended": self.ended,
         }
         metadata = {**identity(path), "fedskew": json.dumps(contents)}
         write_atomically(path, tensors, metadata, previous)
+
+    @property
+    def memory_rounds(self) -> dict[int, int]:
+        """By client, the round of its memory; none of clients that keep nothing."""
+        return {client: state.round for client, state in self.client_states.items() if state.round}
 
     @property
     def files_in_use(self) -> list[int]:
@@ -101,11 +94,10 @@ class Checkpoint:
             shared=shared,
             states={part: states.get(part, {}) for part in contents["parts"]},
             deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
-            memory_rounds=by_client(contents["memory-rounds"]),
-            digests={kind: by_client(digests) for kind, digests in contents["digests"].items()},
-            # Older checkpoints have the two only where they are not empty.
-            best=BestRounds.of(contents.get("best", {})),
-            ended=contents.get("ended", ""),
+            client_states={
+                int(client): ExpectedState(*state) for client, state in contents["clients"].items()
+            },
+            best=BestRounds.of(contents["best"]),
         )
 
     def keep_if_best(self, folder: RunFolder) -> None:
@@ -114,17 +106,12 @@ class Checkpoint:
         The methods' states stay out, as no training begins there.
         """
         if self.round in self.best.named_since(self.round):
-            kept = replace(self, states={}, best=BestRounds(), ended="")
+            kept = replace(self, states={}, best=BestRounds())
             kept.save(folder.best_file(self.round))
 
 
 STATE = [field.name for field in fields(Checkpoint) if field.name != "best"]
 """The attributes of a strategy that are a run's state: setting them resumes the run."""
-
-
-def by_client(entries: Mapping[str, Entry]) -> dict[int, Entry]:
-    """Return the entries of a JSON object, whose keys are texts, by client."""
-    return {int(client): entry for client, entry in entries.items()}
 
 
 def identity(path: Path, run: str = "") -> dict[str, str]:
@@ -157,11 +144,10 @@ def latest(folder: RunFolder, report_line: LineSink) -> Checkpoint | None:
 def check_memory(folder: RunFolder, checkpoint: Checkpoint) -> None:
     """Raise Damaged or MemoryLost for a memory file that the checkpoint names; a client whose folder is not here keeps
     its memory elsewhere and checks it itself."""
-    digests = checkpoint.digests["memory"]
-    for client, round in checkpoint.memory_rounds.items():
+    for client, state in checkpoint.client_states.items():
         of_client = folder_of(folder.path, client)
         if of_client.exists():
-            load_memory(of_client, round, expected_digest=digests.get(client, ""))
+            state.load_memory(of_client)
 
 
 def report_lost_best(folder: RunFolder, checkpoint: Checkpoint, report_line: LineSink) -> None:
@@ -184,17 +170,21 @@ def best_checkpoint(folder: RunFolder, round: int) -> Checkpoint:
 
 def head_hashes(strategy: Rounds) -> dict[str, dict[str, str]]:
     """Return for the summary a hash of each model with a head in closed form; nothing where there is none."""
-    heads = {part.name for part in strategy.deploys if part.closed_form} & strategy.deployed.keys()
-    digests = {name: digest([strategy.deployed[name]]) for name in sorted(heads)}
+    heads = [part.name for part in strategy.deploys if "fixed-features" in part.needs]
+    digests = {
+        name: digest([strategy.deployed[name]])
+        for name in sorted(heads)
+        if name in strategy.deployed
+    }
     return {"model-hashes": digests} if digests else {}
 
 
-def hashes(strategy: Rounds, run_folder: Path) -> dict[str, str | None]:
+def hashes(strategy: Rounds, run_folder: Path) -> dict[str, str]:
     """Return the run's hashes: one for shared, deployed and client memory together, and one for each.
 
     Equal ones mean that two runs have the same numbers to the bit. Where a client keeps its memory on another machine,
     the digests that came with the updates stand for it: the same in every run of the same sites, and another hash than
-    over the memory itself. None where one is missing.
+    over the memory itself.
     """
     shared = [strategy.shared]
     deployed = []
@@ -204,21 +194,19 @@ def hashes(strategy: Rounds, run_folder: Path) -> dict[str, str | None]:
 
     memory: dict[str, Tensor] = {}
     words: list[str] = []
-    complete = True
-    folders = {client: folder_of(run_folder, client) for client in sorted(strategy.memory_rounds)}
+    kept = {client: state for client, state in strategy.client_states.items() if state.round}
+    folders = {client: folder_of(run_folder, client) for client in sorted(kept)}
     if all(folder.exists() for folder in folders.values()):
         for client, folder in folders.items():
-            for part, state in load_memory(folder, strategy.memory_rounds[client]).items():
+            for part, state in kept[client].load_memory(folder).items():
                 memory |= with_prefix(f"{client}/{part}", state)
     else:
-        digests = strategy.digests["memory"]
-        words = [f"{client} {digests.get(client, '')}" for client in folders]
-        complete = digests.keys() >= folders.keys()
+        words = [f"{client} {kept[client].memory}" for client in folders]
     return {
-        "all": digest([*shared, *deployed, memory], *words) if complete else None,
+        "all": digest([*shared, *deployed, memory], *words),
         "shared": digest(shared),
         "deployed": digest(deployed),
-        "memory": digest([memory], *words) if complete else None,
+        "memory": digest([memory], *words),
     }
 
 

@@ -21,7 +21,6 @@ class ComposedMethod:
     names: tuple[str, ...]
     variants: tuple[str, ...]
     combine: str
-    monitors: tuple[str, ...]
     deploys: tuple[str, ...]
     defaults: Mapping[str, Setting] = field(default_factory=dict)
     fixed: Mapping[str, Setting] = field(default_factory=dict)
@@ -29,7 +28,7 @@ class ComposedMethod:
     @property
     def serving(self) -> tuple[str, ...]:
         """The server methods."""
-        return (self.combine, *self.monitors, *self.deploys)
+        return (self.combine, *self.deploys)
 
     @property
     def sections(self) -> tuple[str, ...]:
@@ -51,7 +50,6 @@ def compose(method: str) -> ComposedMethod:
         names=tuple(member.name for member in members if member.name != "fedavg") or ("fedavg",),
         variants=tuple(sorted(variants)),
         combine=next((member.combine for member in members if member.combine), FedAvg.name),
-        monitors=tuple(member.monitor for member in members if member.monitor),
         deploys=tuple(member.deploy for member in members if member.deploy),
         defaults=defaults,
         fixed=fixed,
@@ -131,7 +129,7 @@ def closed_form_methods() -> list[str]:
     """Return the methods that deploy a head in closed form, in the order of the list of methods."""
     names = []
     for name, method in METHODS.items():
-        if any(SERVER_METHODS[part].closed_form for part in method.serving):
+        if any("fixed-features" in SERVER_METHODS[part].needs for part in method.serving):
             names.append(name)
     return names
 
@@ -162,7 +160,7 @@ def model_of(method: Method) -> str:
 
     Empty where it adds none. Of a part that deploys several it is the part's name.
     """
-    if method.deploy:
+    if method.deploy and SERVER_METHODS[method.deploy].adds_model:
         return method.deploy
     return next((name for name in method.variants if VARIANTS[name].personal_model), "")
 

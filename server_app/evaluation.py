@@ -166,6 +166,12 @@ def positive_class(
     return PositiveClass(1, names[1], "the second one, as neither is rarer")
 
 
+def rarer_tested(scores: Scores) -> PositiveClass | None:
+    """Return, of two classes, the one with fewer test samples, called by its number; None for more classes."""
+    tested_C = scores.confusion_CC.sum(1).tolist()
+    return positive_class([str(label) for label in range(len(tested_C))], tested_C=tested_C)
+
+
 def metrics_from(
     scores: Scores,
     groups: Mapping[str, Sequence[int]] | None = None,
@@ -196,11 +202,8 @@ def metrics_from(
     }
     ranks = ranking_numbers(scores.ranking) if len(recall_C) <= MOST_RANKED else {}
     means |= {name: mean_known(values) for name, values in ranks.items()}
-    if len(recall_C) == 2:
-        if positive is None:
-            tested_C = scores.confusion_CC.sum(1).tolist()
-            positive = positive_class(("0", "1"), tested_C=tested_C)
-        assert positive is not None, "of two classes one is positive"
+    positive = positive or rarer_tested(scores)
+    if positive is not None:
         for name in OF_POSITIVE:
             means[name] = ranks[name][positive.label]
     for name, classes in (groups or {}).items():
@@ -265,24 +268,19 @@ def of_clients(
     scores: Mapping[int, Scores],
     counts_KC: Tensor,
     groups: Mapping[str, Sequence[int]],
-    stated: Mapping[int, float] | None = None,
     positive: PositiveClass | None = None,
 ) -> ModelNumbers:
     """Return the numbers of scores that clients measured themselves: pooled, and over the clients.
 
-    `stated` is what sites tell of their local accuracy, where the server does not know the counts.
-
-    The pooled `auroc` is over the pairs within a client: the mean of the clients' own, weighted by their pairs. Values
-    over the clients are of all K in order, NaN of one without scores.
+    `counts_KC` are zeros between sites, whose local accuracy is NaN. The pooled `auroc` is over the pairs within a
+    client: the mean of the clients' own, weighted by their pairs. Values over the clients are of all K in order, NaN of
+    one without scores.
     """
     first, *others = scores.values()
     together = sum(others, first)
+    # Every client's numbers are about the class that is positive for all of them.
+    positive = positive or rarer_tested(together)
     pooled = metrics_from(together, groups, positive)
-    if positive is None:
-        # Every client's numbers are about the class that is positive for all of them.
-        tested_C = together.confusion_CC.sum(1).tolist()
-        positive = positive_class([str(label) for label in range(len(tested_C))], tested_C=tested_C)
-
     by_client = {client: metrics_from(part, positive=positive) for client, part in scores.items()}
     columns: dict[str, Mapping[int, float]] = {}
     for name in BY_CLIENT:
@@ -290,7 +288,7 @@ def of_clients(
             columns[f"client-{name}"] = {
                 client: numbers[name] for client, numbers in by_client.items()
             }
-    columns["local-accuracy"] = stated or {
+    columns["local-accuracy"] = {
         client: part.local_accuracy(counts_KC[client]) for client, part in scores.items()
     }
     everybody = range(len(counts_KC))
@@ -304,7 +302,7 @@ def of_server(
     scores: Scores,
     counts_KC: Tensor,
     groups: Mapping[str, Sequence[int]],
-    positive: PositiveClass | None = None,
+    positive: PositiveClass | None,
 ) -> ModelNumbers:
     """Return the numbers of scores on the global test set, and what they mean for each client's own classes."""
     pooled = metrics_from(scores, groups, positive)

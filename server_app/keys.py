@@ -18,7 +18,7 @@ Group = TypeVar("Group", bound=Settings)
 FILE = ROOT / "pyproject.toml"
 SYNONYMS = {
     "lr": "learning-rate", "epochs": "local-epochs", "batch": "batch-size", "wd": "weight-decay", "data": "dataset",
-    "early-stopping": "patience", "best-round": "keep-best",
+    "best-round": "keep-best",
     "server-lr": "server-learning-rate", "num-clients": "clients", "num-rounds": "rounds", "fraction": "participation",
 }  # fmt: skip
 """What other programs call a setting."""

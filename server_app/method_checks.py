@@ -5,15 +5,14 @@ method runs, changes nothing that it is given, repeats to the bit, sends what a 
 says, and what it makes is finite.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from client_app.client import Client
-from client_app.handlers import ClientReply
+from client_app.handlers import ClientReply, reply_of
 from client_app.local_site import QUESTION
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
@@ -58,10 +57,10 @@ def check(method: Method) -> list[str]:
             rule = "gives other numbers when it is repeated: draw from client.generator"
             raise ContractViolation(rule)
     # A rule about a thing that no part of the method does is left out.
-    questions = [variant.upload.question for variant in trial.variants]
-    questions += [part.final_question for part in trial.deploys]
     answered = [
-        f"It accepts the answers to its question {question}." for question in questions if question
+        f"It accepts the answers to its question {variant.upload.question}."
+        for variant in trial.variants
+        if variant.upload.question
     ]
     return [
         "It trains two rounds where a client lacks classes, holds one class alone, and holds a single sample.",
@@ -96,7 +95,6 @@ class TrialRun(Rounds):
             run_spec,
             clients=len(counts),
             combine=SERVER_METHODS[method.combine or FedAvg.name](),
-            monitors=[SERVER_METHODS[method.monitor]()] if method.monitor else [],
             deploys=[SERVER_METHODS[method.deploy]()] if method.deploy else [],
             examples={number: len(samples) for number, samples in enumerate(self.samples)},
             holdout=samples_of((2,) * CLASSES, len(counts)),
@@ -143,23 +141,15 @@ class TrialRun(Rounds):
 
     def trained(self, client: Client, request: Request) -> ClientReply:
         """Return a client's reply to a round."""
-        given = (client.start, client.broadcast, client.memory, client.samples)
-        before = prints(given)
+        assert isinstance(client.samples.inputs_N, torch.Tensor)
+        samples = {"inputs": client.samples.inputs_N, "labels": client.samples.labels_N}
+        given = [client.start, samples, *client.broadcast.values(), *client.memory.values()]
+        before = digest(given)
         report = train_round(client, self.variants, TRAINING)
-        if prints(given) != before:
+        if digest(given) != before:
             raise ContractViolation("changes what the client gives it")
-        states = {"model": report.shared}
-        states |= {f"upload/{name}": state for name, state in report.uploads.items()}
         self.memories[client.id] = report.memory
-        metrics = {
-            "num-examples": report.examples,
-            "loss": report.loss,
-            "steps": report.trained.steps,
-            "coefficient-sum": report.trained.coefficient_sum,
-            "seconds": 0.0,
-            **report.numbers,
-        }
-        return ClientReply(states, metrics, digests={"memory": MEMORY} if report.memory else {})
+        return reply_of(report, 0.0, {"memory": MEMORY} if report.memory else {})
 
     def answered(self, client: Client, request: Request) -> ClientReply:
         """Return a client's answer to a question."""
@@ -175,9 +165,12 @@ class TrialRun(Rounds):
 
     def result(self, updates: Sequence[Update]) -> RoundResult:
         """Return what the method's parts make of the updates, once it is looked at."""
-        before = prints((updates, self.shared, self.states))
+        given = [self.shared, *self.states.values()]
+        for update in updates:
+            given += [update.shared, *update.uploads.values()]
+        before = digest(given)
         result = super().result(updates)
-        if prints((updates, self.shared, self.states)) != before:
+        if digest(given) != before:
             raise ContractViolation("changes what the server gives it")
         unfit = result.not_finite()
         if unfit:
@@ -189,28 +182,9 @@ class TrialRun(Rounds):
 
 def samples_of(counts: Sequence[int], seed: int) -> Samples:
     """Return random images with so many of each class."""
-    labels_N = torch.arange(CLASSES).repeat_interleave(torch.tensor(counts))
+    classes_C = torch.arange(CLASSES)
+    labels_N = classes_C.repeat_interleave(torch.tensor(counts))
     draws = torch.Generator().manual_seed(seed)
     inputs_N = torch.randn(len(labels_N), *SHAPE, generator=draws)
     # Mean 0 and deviation 1: the inputs are standardized as drawn.
     return Samples(inputs_N, labels_N, mean=torch.zeros(1), std=torch.ones(1))
-
-
-def prints(values: object) -> str:
-    """Return a hash of all tensors in nested mappings, lists and dataclasses."""
-    return digest([{str(number): tensor for number, tensor in enumerate(tensors(values))}])
-
-
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of nested mappings, lists and dataclasses."""
-    parts: Sequence[Any] = ()
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        parts = list(value.values())
-    elif isinstance(value, list | tuple):
-        parts = value
-    elif is_dataclass(value):
-        parts = [getattr(value, field.name) for field in fields(value)]
-    for part in parts:
-        yield from tensors(part)

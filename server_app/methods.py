@@ -30,7 +30,6 @@ class Method:
     variants: tuple[str, ...] = ()
     combine: str = ""
     """Empty is FedAvg's mean."""
-    monitor: str = ""
     deploy: str = ""
     defaults: Mapping[str, Setting] = field(default_factory=dict)
     """Settings that the name stands for, below what the user states."""
@@ -44,7 +43,7 @@ class Method:
     @property
     def serving(self) -> tuple[str, ...]:
         """The server methods it stands for."""
-        return tuple(filter(None, (self.combine, self.monitor, self.deploy)))
+        return tuple(filter(None, (self.combine, self.deploy)))
 
 
 METHODS: dict[str, Method] = {
@@ -123,7 +122,7 @@ METHODS: dict[str, Method] = {
                defaults={"server-learning-rate": 0.01, "server-momentum": 0.9},
                fixed={"server-optimizer": "yogi"}),
         Method("ratio-loss", "class weights that the server measures on images of its own", "Wang et al., AAAI 2021",
-               "nothing", ("class-weights",), monitor="ratio-loss"),
+               "nothing", ("class-weights",), deploy="ratio-loss"),
         Method("fed-focal", "focal loss", "Sarkar et al., 2020; Lin et al., ICCV 2017", "nothing", ("focal",)),
         Method("fedlc", "margins by class counts", "Zhang et al., ICML 2022", "nothing", ("logit-calibration",)),
         Method("fedntd", "the received model's logits of all classes but the sample's own",

@@ -145,20 +145,19 @@ def method_of(name: str, kind: Any, module: str) -> Method:
     own_name = vars(kind).get("name", "")
     if issubclass(kind, Variant):
         return replace(method, variants=(own_name,))
-    consumed = kind.consumes or kind.final_question
     method = replace(method, **{place_of(kind): own_name})
-    return replace(method, variants=(consumed,)) if consumed else method
+    return replace(method, variants=(kind.uses,)) if kind.uses else method
 
 
 def place_of(kind: type[ServerMethod]) -> str:
     """Return the place that a server method fills. Raises ContractViolation unless it is one."""
-    places = ("combine", "monitor", "deploy")
-    filled = [place for place in places if getattr(kind, place) is not getattr(ServerMethod, place)]
-    if len(filled) != 1:
-        words = " and ".join(filled) or "none"
-        rule = f"{kind.__name__} must fill one of {', '.join(places)}, and fills {words}"
+    combines = kind.combine is not ServerMethod.combine
+    deploys = kind.deploy is not ServerMethod.deploy
+    if combines == deploys:
+        words = "both" if combines else "none"
+        rule = f"{kind.__name__} must fill combine or deploy, and fills {words}"
         raise ContractViolation(rule)
-    return filled[0]
+    return "combine" if combines else "deploy"
 
 
 def check_part(kind: Any) -> None:
@@ -192,9 +191,8 @@ def check_uses(method: Method, parts: Mapping[str, Part]) -> None:
         raise ContractViolation(f"there is no part {', '.join(missing)}: name its class in parts")
     for part in method.serving:
         kind: Any = parts[part]
-        taken = kind.consumes or kind.final_question
-        if taken and taken not in method.variants:
-            rule = f"takes the uploads of {taken}, which must be a variant of it"
+        if kind.uses and kind.uses not in method.variants:
+            rule = f"takes the uploads of {kind.uses}, which must be a variant of it"
             raise ContractViolation(rule)
 
 

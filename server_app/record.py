@@ -148,8 +148,6 @@ class RoundRecord:
     """The numbers of the clients' methods, by VARIANT/NAME; None where they have none."""
     line: str = ""
     """The run's messages about the round."""
-    ended: str | None = None
-    """Why the run ended with this round, before the last one of its settings; None where it did not."""
     metrics: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
     """The entries of the run's methods, in JSON beside the other fields."""
 
@@ -181,14 +179,21 @@ class RoundRecord:
     def of(content: Mapping[str, Any]) -> "RoundRecord":
         """Undo `to_json`; a kept record lacks the updates and the clients."""
         known, metrics = divided(RoundRecord, content)
-        known["models"] = {name: ModelNumbers.of(part) for name, part in known["models"].items()}
-        known["failures"] = {int(client): why for client, why in known["failures"].items()}
-        known["seconds"] = made(Seconds, known["seconds"])
-        known["updates"] = [made(UpdateStatistics, part) for part in known.get("updates", ())]
-        if "method_numbers" in known:
-            numbers = known["method_numbers"]
-            known["method_numbers"] = {name: made(MethodNumbers, numbers[name]) for name in numbers}
-        return RoundRecord(**known, metrics=metrics)
+        models = known.pop("models")
+        failures = known.pop("failures")
+        updates = known.pop("updates", ())
+        numbers = known.pop("method_numbers", None)
+        if numbers is not None:
+            numbers = {name: made(MethodNumbers, part) for name, part in numbers.items()}
+        return RoundRecord(
+            models={name: ModelNumbers.of(part) for name, part in models.items()},
+            failures={int(client): why for client, why in failures.items()},
+            updates=[made(UpdateStatistics, part) for part in updates],
+            method_numbers=numbers,
+            seconds=made(Seconds, known.pop("seconds")),
+            metrics=metrics,
+            **known,
+        )
 
 
 FLAT = {ModelNumbers: ("means", "spreads", "by_class"), RoundRecord: ("metrics",)}

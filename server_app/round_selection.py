@@ -1,11 +1,11 @@
 """Which of a run's rounds counts: the last, the best on some data, or the mean of the last ones.
 
-The settings keep-best and patience: every deployed model has a best round of its own, the evaluated round with the best
+The setting keep-best: every deployed model has a best round of its own, the evaluated round with the best
 value of the metric on validation data so far, of equal rounds the first. A NaN is never the best.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -70,12 +70,6 @@ class BestRounds:
         bests = self.by_model.get(model, ())
         return bests[-1] if bests else None
 
-    @property
-    def latest(self) -> int:
-        """The last round in which any model improved; 0 where none has a best round."""
-        last_rounds = [bests[-1].round for bests in self.by_model.values() if bests]
-        return max(last_rounds, default=0)
-
     def marked(self, round: int, models: Mapping[str, ModelNumbers]) -> dict[str, ModelNumbers]:
         """Return the numbers of `round`, those of a model whose best round it is marked as such."""
         marked = {}
@@ -107,28 +101,6 @@ def named_since(bests: Sequence[Best], round: int) -> Sequence[Best]:
         if best.round <= round:
             first = number
     return bests[first:]
-
-
-def why_ended(
-    best: BestRounds,
-    round: int,
-    metric: str,
-    patience: int,
-    is_evaluated: Callable[[int], bool],
-) -> str:
-    """Return why the run ends after `round`, in a sentence; empty where it does not.
-
-    It ends when no deployed model has improved in the last `patience` evaluated rounds. Patience 0 never ends a run.
-    """
-    since = best.latest
-    waited = sum(map(is_evaluated, range(since + 1, round + 1)))
-    if not patience or waited < patience:
-        return ""
-    if not since:
-        return f"patience = {patience}: no round had a finite {metric} on validation data"
-    return (
-        f"patience = {patience}: {metric} on validation data has not improved since round {since}"
-    )
 
 
 def refuse_unvalidated(keep_best: str, federation: Federation) -> None:

@@ -95,7 +95,7 @@ class RunEvaluation:
     ) -> dict[str, ModelNumbers]:
         """Return every model's numbers on test and validation set.
 
-        `kept` gets the models' outputs on the server's test set: see `write_predictions`. `personal`
+        `kept` gets the models' outputs on the server's test set: see `RunFolder.write_predictions`. `personal`
         names the clients' own models.
         """
         if self.by_clients:
@@ -130,12 +130,11 @@ class RunEvaluation:
         With `alone` they measure the `personal` models and none that is deployed.
         """
         classes = self.federation.dataset.num_classes
-        by_kind, missing, stated = evaluate_on_clients(
+        by_kind, missing = evaluate_on_clients(
             self.strategy, self.grid, classes, self.tested, personal, alone
         )
         self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
         self.decide_positive(by_kind["test"])
-        simulated = self.settings.agreement is None
         numbers: dict[str, dict[str, ModelNumbers]] = {}
         for kind, models in by_kind.items():
             numbers[kind] = {}
@@ -144,7 +143,6 @@ class RunEvaluation:
                     scores,
                     self.counts_KC,
                     self.groups,
-                    stated=None if simulated else stated[name],
                     positive=self.positive,
                 )
         return numbers

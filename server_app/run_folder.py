@@ -11,13 +11,17 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from socket import gethostname
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+from torch import Tensor
 
 from client_app.process import code_version
-from client_app.tensor_files import Damaged, check_length, writing
+from client_app.state import State, size, with_prefix
+from client_app.tensor_files import KIND, Damaged, check_length, read, write_atomically, writing
 from data import Federation, SettingError
 from data.package_files import INSTALLED_AS_ONE, ROOT
 from data.private_files import owner_only
@@ -31,6 +35,24 @@ LOCK_WAIT = 2.0
 """Seconds to wait for a lock: a process that has just been killed holds it until its last thread is gone."""
 PACKAGES = ("client_app", "data", "fedskew", "server_app", "strategies")
 """The packages whose code is hashed as the version of a run."""
+
+
+LARGEST_PREDICTIONS = 2**24
+"""Bytes of test-predictions.safetensors; what is larger is not written."""
+
+
+class Predictions(NamedTuple):
+    """One model's predictions for the samples, or subjects, of the server's test set: clients send sums alone.
+
+    With them a report resamples test examples, and compares two methods on the same ones.
+    """
+
+    log_probabilities_NC: NDArray[np.float64]
+    labels_N: NDArray[np.int64]
+    subjects_N: NDArray[np.int64] | None = None
+    """The subject of each sample, where the data name it and samples are tested one by one."""
+    samples_N: NDArray[np.int64] | None = None
+    """The number of each sample in its data set, the same in runs with other seeds; None for whole subjects."""
 
 
 class RunFolder:
@@ -102,7 +124,7 @@ class RunFolder:
                 line = f"finished earlier{self.other_code()}; overwrite = true repeats it"
                 report_line(LineAboutRun(line))
                 self.replay_to_trackers(settings)
-                self.warn_missing_rounds(rounds_run(summary, settings.general.rounds), report_line)
+                self.warn_missing_rounds(settings.general.rounds, report_line)
             # A run that begins or goes on has not diverged yet.
             self.divergence_file.unlink(missing_ok=True)
             yield summary
@@ -117,8 +139,7 @@ class RunFolder:
 
     def replay_to_trackers(self, settings: RunSettings) -> None:
         """Send a finished run's records to the trackers that the settings name."""
-        for tracker in trackers_of(settings, self.path):
-            tracker.begin(settings.flat(), self.rounds())
+        for tracker in trackers_of(settings, self.path, self.rounds()):
             tracker.end(self.summary())
 
     def clear(self) -> None:
@@ -151,10 +172,7 @@ class RunFolder:
         return verified_file(self.divergence_file, self.run)
 
     def finished(self, rounds: int) -> dict[str, Any] | None:
-        """Return the summary of a run of so many rounds whose files are all whole, or None.
-
-        One that has ended early has all of its own rounds.
-        """
+        """Return the summary of a run of so many rounds whose files are all whole, or None."""
         return None if self.damage(rounds) else self.summary()
 
     def damage(self, rounds: int) -> str:
@@ -166,7 +184,6 @@ class RunFolder:
         if self.summary_file.exists():
             if summary is None:
                 return f"{self.summary_file} is damaged, or another run's"
-            rounds = rounds_run(summary, rounds)
             lost = self.lost(rounds)
             if rounds in lost:
                 recorded = rounds - len(lost)
@@ -258,6 +275,35 @@ class RunFolder:
         kept = [line for line, record in self.lines() if record.round <= round]
         write_text(self.rounds_file, "".join(f"{line}\n" for line in kept))
 
+    def write_predictions(self, kept: Mapping[str, State]) -> None:
+        """Write what every model said of the test set, unless that is too large; `kept` is of `evaluate_models`.
+
+        Raises WriteFailed.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name, state in kept.items():
+            tensors |= with_prefix(name, state)
+        self.predictions_file.unlink(missing_ok=True)
+        if tensors and size(tensors) <= LARGEST_PREDICTIONS:
+            identity = {KIND: "test-predictions", "run": self.run}
+            write_atomically(self.predictions_file, tensors, identity)
+
+    def predictions(self, model: str) -> Predictions | None:
+        """Return what a model said; None where the run kept nothing of it, or the file is damaged."""
+        try:
+            identity = {KIND: "test-predictions", "run": self.run}
+            tensors, _ = read(self.predictions_file, identity)
+            subjects = tensors.get(f"{model}/subjects")
+            samples = tensors.get(f"{model}/samples")
+            return Predictions(
+                log_probabilities_NC=tensors[f"{model}/log-probabilities"].numpy(),
+                labels_N=tensors[f"{model}/labels"].numpy(),
+                subjects_N=None if subjects is None else subjects.numpy(),
+                samples_N=None if samples is None else samples.numpy(),
+            )
+        except (OSError, Damaged, KeyError):
+            return None
+
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Write what was run, and with what; other versions that made rounds of it stay, as `earlier-versions`."""
         before = self.origin()
@@ -282,18 +328,6 @@ class RunFolder:
             record["client"] = error.client
         record |= {"learning-rate": learning_rate, "remedy": error.remedy}
         write_text(self.divergence_file, line_of(to_json(record), indent=2))
-
-
-def rounds_run(summary: Mapping[str, Any] | None, rounds: int) -> int:
-    """Return how many rounds a run has, of `rounds` in its settings: fewer where its summary says that it ended."""
-    ended = (summary or {}).get("ended", {})
-    return int(ended.get("round", rounds))
-
-
-def why_ended_early(summary: Mapping[str, Any] | None) -> str:
-    """Return why a finished run has fewer rounds than its settings ask for; empty where it has all of them."""
-    ended = (summary or {}).get("ended", {})
-    return str(ended.get("reason", ""))
 
 
 def divergence_words(divergence: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -34,7 +34,8 @@ from client_app.process import code_version
 from client_app.run_spec import RunSpec
 from client_app.state import size
 from client_app.training import private_names
-from client_app.user_code import file_hash
+from client_app.user_code import source_hash
+from client_app.vectorized import fitting_clients
 from data import DataSettings, OneOf, Rule, SettingError, Settings, When
 from data.agreement import Agreement
 from data.errors import Remedy
@@ -44,7 +45,7 @@ from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
 from server_app.plugins import load_agreed_module, register, sources_of
 from server_app.round_selection import METRICS
-from strategies.core.exchange_settings import ExchangeSettings
+from strategies.core.node_assignment import ExchangeSettings
 from strategies.core.server import ServerMethod
 from strategies.core.server_optimizer import FORMS, RULES, ServerOptimizer
 
@@ -88,9 +89,6 @@ class GeneralSettings(Settings):
     """Evaluate every this many rounds, and always the last one; 0 evaluates the last round only."""
     keep_best: Annotated[str, BEST, When("rounds"), When("evaluate_every")] = ""
     """Metric on validation data by which the run also keeps each model's best round; empty keeps only the last."""
-    patience: Annotated[int, Ge(0), When("keep_best")] = 0
-    """With keep-best: the run ends after this many evaluated rounds in a row without an improvement of any model; 0
-    never ends it early."""
     server_optimizer: Annotated[str, OneOf("momentum", *RULES)] = "momentum"
     """The server optimizer: momentum, or adagrad, adam or yogi, which adapt the step of each coordinate."""
     server_learning_rate: Annotated[float, Gt(0)] = 1.0
@@ -158,7 +156,6 @@ class RunSettings:
     parts: ComposedMethod
     variants: tuple[Variant, ...]
     combine: ServerMethod
-    monitors: tuple[ServerMethod, ...]
     deploys: tuple[ServerMethod, ...]
     known_run_id: str = dataclasses.field(default="", compare=False)
     """The run id if it is fixed, else "": it then stays, even if a user's model file changes while the run trains."""
@@ -176,18 +173,21 @@ class RunSettings:
     @property
     def serving(self) -> tuple[ServerMethod, ...]:
         """The server methods."""
-        return (self.combine, *self.monitors, *self.deploys)
+        return (self.combine, *self.deploys)
 
-    def stated(self) -> Iterator[tuple[str, Any, object]]:
-        """Yield key, value and default of every setting that this run uses, those of the method's parts last."""
+    @property
+    def groups(self) -> Sequence[Settings]:
+        """The settings that this run uses, those of the method's parts last."""
         run = (self.general, self.model, self.data, self.training, self.exchange)
-        for group in (*run, *self.variants, *self.serving):
-            for field in fields(group):
-                yield group.key(field.name), getattr(group, field.name), field.default
+        return (*run, *self.variants, *self.serving)
 
     def flat(self) -> dict[str, Scalar]:
         """Return the value of every setting that this run uses, by key."""
-        return {key: value for key, value, _ in self.stated()}
+        values: dict[str, Scalar] = {}
+        for group in self.groups:
+            for field in fields(group):
+                values[group.key(field.name)] = getattr(group, field.name)
+        return values
 
     def error(self, key: str, rule: str, remedy: Remedy = "") -> SettingError:
         """Return the error of a setting's value."""
@@ -227,6 +227,18 @@ class RunSettings:
     def has_batch_norm(self) -> bool:
         """Whether the model has batch norm. Raises SettingError for inputs that it cannot take."""
         return takes_batch_norm(self.general.model, self.data, self.model)
+
+    @property
+    def clients_per_pass(self) -> int:
+        """The setting clients-per-pass, 0 resolved; a site is one client."""
+        stated = self.training.clients_per_pass
+        if stated:
+            return stated
+        trains_backbone = is_backbone(self.general.model) and self.model.freeze != "all"
+        if self.agreement is not None or trains_backbone:
+            return 1
+        model = sized_model(self.general.model, self.input_shape, self.data.num_classes, self.model)
+        return fitting_clients(model, self.input_shape, self.training.batch_size)
 
     @cached_property
     def weights_sha256(self) -> str:
@@ -285,16 +297,20 @@ class RunSettings:
     def hashed_settings(self) -> dict[str, object]:
         """Return the settings and file hashes from which the hash in the run id is computed."""
         settings: dict[str, object] = {}
-        for key, value, default in self.stated():
-            if value != default and key not in WITHOUT_EFFECT_ON_NUMBERS:
-                settings[key] = value
+        for group in self.groups:
+            for field in fields(group):
+                if not group.is_default(field.name):
+                    settings[group.key(field.name)] = getattr(group, field.name)
+        for key in WITHOUT_EFFECT_ON_NUMBERS:
+            settings.pop(key, None)
         # A file is hashed by its content, not by its path.
         if self.agreement is not None:
             settings["dataset"] = in_messages(self.agreement)
         if self.model.weights:
             settings["weights"] = self.weights_sha256
         if is_own_model(self.general.model):
-            settings["model's file"] = file_hash(self.general.model)
+            module, _, _ = self.general.model.partition(":")
+            settings["model's files"] = source_hash(module)
         sources = sources_of(self.parts.names)
         if sources:
             settings["method's files"] = sources
@@ -384,7 +400,10 @@ def model_line(settings: RunSettings) -> str:
     name = settings.general.model
     model = sized_model(name, settings.input_shape, settings.data.num_classes, settings.model)
     private = private_names(model, settings.variants)
-    upload = size({name: model.tensors[name] for name in model.tensors.keys() - private})
+    shared = {key: tensor for key, tensor in model.tensors.items() if key not in private}
+    upload = size(shared)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    size_text = f"{upload / 1e6:,.2f} MB" if upload >= 1e5 else f"{upload:,} bytes"
+    size_text = f"{upload:,} bytes"
+    if upload >= 1e5:
+        size_text = f"{upload / 1e6:,.2f} MB"
     return f"{name}, {parameters:,} parameters, {size_text} per upload"

@@ -58,7 +58,7 @@ def check_between_sites(run: RunSettings) -> None:
         rule = f"{BESIDE_SITES}: nobody has all sites' features to find them"
         raise run.error("components", rule)
     for variant in run.variants:
-        if agreement.masked and variant.upload.question and variant.upload.by_client:
+        if agreement.masked and variant.upload.is_answer and variant.upload.by_client:
             rule = "needs each site's own answer, and federation.toml says sums = masked"
             raise run.error("method", f"{rule}: {variant.name}")
     for part in run.serving:
@@ -104,7 +104,7 @@ def check_agreed_weights(run: RunSettings, agreement: Agreement) -> None:
 
 def check_rounds(run: RunSettings) -> None:
     """Raise SettingError for a head in closed form, or for rounds = 0, where something trains the features."""
-    heads = [part.name for part in run.deploys if part.closed_form]
+    heads = [part.name for part in run.deploys if "fixed-features" in part.needs]
     if heads and not run.has_fixed_features:
         rule = f"{' and '.join(heads)} needs features that stay as they are: {FIX_FEATURES}"
         raise run.error("method", rule)
@@ -125,7 +125,7 @@ def needs_rounds(name: str) -> bool:
     """Return whether a method is more than a head in closed form."""
     method = METHODS[name]
     trains = any(affects_training(VARIANTS[variant]) for variant in method.variants)
-    of_rounds = any(not SERVER_METHODS[part].closed_form for part in method.serving)
+    of_rounds = any("fixed-features" not in SERVER_METHODS[part].needs for part in method.serving)
     return trains or of_rounds or not method.deploy
 
 

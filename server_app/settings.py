@@ -33,7 +33,7 @@ from server_app.keys import built, no_such, read_text, read_texts, typed
 from server_app.plugins import load_agreed_module, register
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from server_app.setting_rules import check
-from strategies.core.exchange_settings import ExchangeSettings
+from strategies.core.node_assignment import ExchangeSettings
 
 NOT_SETTINGS = (QUESTION, RUN_SIGNATURE)
 """Keys of flwr's run config that are no settings of a run."""
@@ -105,11 +105,12 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         parts=parts,
         variants=tuple(sections[name] for name in parts.variants),
         combine=sections[parts.combine],
-        monitors=tuple(sections[name] for name in parts.monitors),
         deploys=tuple(sections[name] for name in parts.deploys),
     )
     check(run)
-    return run
+    if training.clients_per_pass:
+        return run
+    return replace(run, training=replace(training, clients_per_pass=run.clients_per_pass))
 
 
 def absolute(folder: str) -> str:

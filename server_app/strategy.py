@@ -26,9 +26,6 @@ def federation_of(settings: RunSettings) -> Federation:
     """
     federation = federate(settings.data, settings.general.seed)
     if settings.agreement is None:
-        samples = sum(len(indices) for indices in federation.train_indices)
-        for variant in settings.variants:
-            variant.check_size(samples)
         return with_features(
             federation,
             settings.general.model,
@@ -78,7 +75,6 @@ def strategy_of(
         clients=settings.data.clients,
         participation=settings.general.participation,
         combine=settings.combine,
-        monitors=settings.monitors,
         deploys=settings.deploys,
         optimizer=settings.general.optimizer,
         exchange=settings.exchange_in_force,

@@ -5,18 +5,14 @@ import os
 import re
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from server_app.record import RoundRecord, to_json
-from server_app.run_settings import RunSettings, Scalar
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from torch.utils.tensorboard import SummaryWriter
-    from wandb import Run
+from server_app.run_settings import RunSettings
 
 PROJECT = "fedskew"
 """The name of all runs' project, or experiment, at a tracker."""
@@ -33,83 +29,71 @@ PLACES = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
 """What would be written into the user's home."""
 
 
-class Tracker:
-    """A tracker that does nothing. Another one is a subclass, and a line in `trackers_of`."""
+class Tracker(ABC):
+    """A tracker of a run. When it is made it deletes what an earlier start has written: points cannot be taken back."""
 
-    def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
-        """Begin anew with the settings and the rounds so far: what an earlier start has written is deleted."""
-        self.open(settings)
-        for record in records:
-            self.round(record)
+    @abstractmethod
+    def __init__(self, settings: RunSettings, folder: Path) -> None:
+        """`folder` is the run's."""
 
-    def open(self, settings: Mapping[str, Scalar]) -> None:
-        """Take the settings, and delete what an earlier start has written: points cannot be taken back one by one."""
-
+    @abstractmethod
     def round(self, record: RoundRecord) -> None:
         """Take a round, before its checkpoint: a run that is killed in between repeats it."""
 
+    @abstractmethod
     def end(self, summary: Mapping[str, Any] | None) -> None:
-        """Close, whether the run is finished (its summary) or not (None), and even if it never began."""
+        """Close, whether the run is finished (its summary) or not (None)."""
 
 
 class TensorBoard(Tracker):
     """Scalars in event files; `tensorboard --logdir results` shows all runs."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "tensorboard"
-        self.writer: SummaryWriter | None = None
-
-    def open(self, settings: Mapping[str, Scalar]) -> None:
+    def __init__(self, settings: RunSettings, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.writer = SummaryWriter(str(self.folder))
-        rows = "".join(f"| {key} | {value} |\n" for key, value in settings.items())
+        events = folder / "tensorboard"
+        shutil.rmtree(events, ignore_errors=True)
+        self.writer = SummaryWriter(str(events))
+        rows = "".join(f"| {key} | {value} |\n" for key, value in settings.flat().items())
         self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}")
 
     def round(self, record: RoundRecord) -> None:
-        assert self.writer is not None, "begin comes first"
         for tag, value in scalars(record):
             self.writer.add_scalar(tag, value, record.round)
         self.writer.flush()  # visible at once
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
-        if self.writer is not None:
-            self.writer.close()
+        self.writer.close()
 
 
 class MLflow(Tracker):
     """A run of MLflow's, in the file store `mlruns` of the results folder, or where MLFLOW_TRACKING_URI says."""
 
-    def __init__(self, results: Path, run: str) -> None:
-        self.results, self.name = results, run
-        self.client: MlflowClient | None = None
-        self.run_id = ""
-
-    def open(self, settings: Mapping[str, Scalar]) -> None:
+    def __init__(self, settings: RunSettings, folder: Path) -> None:
         for variable, value in QUIET.items():
             os.environ.setdefault(variable, value)
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or (self.results / "mlruns").resolve().as_uri()
+        store = Path(settings.general.results) / "mlruns"
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or store.resolve().as_uri()
         self.client = MlflowClient(uri)
         existing = self.client.get_experiment_by_name(PROJECT)
         if existing:
             experiment = existing.experiment_id
         else:
             experiment = self.client.create_experiment(PROJECT)
-        same_name = f"attributes.run_name = '{self.name}'"
-        for earlier in self.client.search_runs([experiment], same_name):
+        name = settings.run_id
+        for earlier in self.client.search_runs([experiment], f"attributes.run_name = '{name}'"):
             self.client.delete_run(earlier.info.run_id)
-        self.run_id = self.client.create_run(experiment, run_name=self.name).info.run_id
-        parameters = [Param(key, str(value)[:PARAMETER]) for key, value in settings.items()]
+        self.run_id = self.client.create_run(experiment, run_name=name).info.run_id
+        stated = settings.flat().items()
+        parameters = [Param(key, str(value)[:PARAMETER]) for key, value in stated]
         self.client.log_batch(self.run_id, params=parameters)
 
     def round(self, record: RoundRecord) -> None:
         from mlflow.entities import Metric
 
-        assert self.client is not None, "begin comes first"
         now = int(time.time() * 1000)
         metrics = []
         for tag, value in scalars(record):
@@ -119,19 +103,14 @@ class MLflow(Tracker):
             self.client.log_batch(self.run_id, metrics=metrics[first : first + 1000])
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
-        if self.client is not None:
-            self.client.set_terminated(self.run_id, "FAILED" if summary is None else "FINISHED")
+        self.client.set_terminated(self.run_id, "FAILED" if summary is None else "FINISHED")
 
 
 class WeightsAndBiases(Tracker):
     """A run in the folder wandb of the run's own, with the settings as its configuration."""
 
-    def __init__(self, folder: Path, run: str) -> None:
-        self.folder, self.name = folder, run
-        self.run: Run | None = None
-
-    def open(self, settings: Mapping[str, Scalar]) -> None:
-        wandb_folder = self.folder / "wandb"
+    def __init__(self, settings: RunSettings, folder: Path) -> None:
+        wandb_folder = folder / "wandb"
         shutil.rmtree(wandb_folder, ignore_errors=True)
         inside = dict.fromkeys(PLACES, str(wandb_folder.resolve()))
         for variable, value in {**OFFLINE, **inside}.items():
@@ -144,33 +123,36 @@ class WeightsAndBiases(Tracker):
         )
         self.run = wandb.init(
             project=PROJECT,
-            name=self.name,
-            dir=str(self.folder),
-            config=dict(settings),
+            name=settings.run_id,
+            dir=str(folder),
+            config=dict(settings.flat()),
             settings=quiet,
             reinit="create_new",
         )
 
     def round(self, record: RoundRecord) -> None:
-        assert self.run is not None, "begin comes first"
         self.run.log(dict(scalars(record)), step=record.round)
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
-        if self.run is not None:
-            self.run.finish(exit_code=int(summary is None))
+        self.run.finish(exit_code=int(summary is None))
 
 
-def trackers_of(settings: RunSettings, folder: Path) -> list[Tracker]:
-    """Return the trackers that the settings ask for."""
+def trackers_of(
+    settings: RunSettings, folder: Path, records: Sequence[RoundRecord]
+) -> list[Tracker]:
+    """Return the trackers that the settings ask for, a line each here, with the rounds so far."""
     general = settings.general
-    asked: list[Tracker] = []
+    trackers: list[Tracker] = []
     if general.tensorboard:
-        asked.append(TensorBoard(folder))
+        trackers.append(TensorBoard(settings, folder))
     if general.mlflow:
-        asked.append(MLflow(Path(general.results), settings.run_id))
+        trackers.append(MLflow(settings, folder))
     if general.wandb:
-        asked.append(WeightsAndBiases(folder, settings.run_id))
-    return asked
+        trackers.append(WeightsAndBiases(settings, folder))
+    for record in records:
+        for tracker in trackers:
+            tracker.round(record)
+    return trackers
 
 
 def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:

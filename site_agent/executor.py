@@ -13,11 +13,10 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 
 from client_app.app import records_of
-from client_app.flower_internals import message_from_proto
+from client_app.flower_internals import PollingClient, message_from_proto
 from client_app.handlers import ClientFailure
 from client_app.local_site import RUN_SIGNATURE, hash_of
 from client_app.messages import ACTION, NONCE_BYTES, folded, unfolded
-from client_app.polling import PollingClient
 from data import DataError
 from data.agreement import SHA256
 from data.readers.catalog import SITES_PREFIX

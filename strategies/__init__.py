@@ -2,7 +2,7 @@
 
 import sys
 
-from client_app.discovery import parts_in
+from client_app.client import parts_in
 from strategies.core.server import ServerMethod
 
 SERVER_METHODS: dict[str, type[ServerMethod]] = parts_in(sys.modules[__name__], ServerMethod)

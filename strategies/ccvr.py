@@ -10,7 +10,7 @@ from torch import Tensor
 
 from client_app.state import State
 from strategies.core.server import Deployment, Server, ServerMethod, Update
-from strategies.head import head_of, train_head, with_head
+from strategies.head import with_trained_head
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CCVR(ServerMethod):
     """
 
     name: ClassVar[str] = "ccvr"
-    final_question: ClassVar[str] = "class-statistics"
+    uses: ClassVar[str] = "class-statistics"
     needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
 
     features_per_class: Annotated[int, Ge(0), Le(100_000)] = 200
@@ -58,14 +58,9 @@ class CCVR(ServerMethod):
             drawn.append(virtual_features(means_CD[label], covariances[label], number, draws))
         features_ND = torch.cat(drawn).to(server.device, shared["head.weight"].dtype)
         labels_N = torch.tensor(held).repeat_interleave(number).to(server.device)
-        head = train_head(
-            head_of(shared, server.device),
-            features_ND,
-            labels_N,
-            steps=self.head_steps,
-            learning_rate=self.head_learning_rate,
-        )
-        return Deployment({self.name: with_head(shared, head)}, state)
+        steps, rate = self.head_steps, self.head_learning_rate
+        model = with_trained_head(shared, features_ND, labels_N, steps, rate)
+        return Deployment({self.name: model}, state)
 
 
 def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,9 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from client_app.integer_grid import from_triangle
 from client_app.state import State
-from client_app.variants.feature_statistics import GridStatistics
+from client_app.variants.feature_statistics import GridStatistics, from_triangle
 from data import Rule
 from data.text import any_number
 from strategies.core.server import Deployment, Numbers, Server, ServerMethod, Unit, Update
@@ -142,11 +141,8 @@ class ClosedFormHead(ServerMethod):
     and a bias that is lower by 30, so it never wins.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
-    closed_form: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model", "fixed-features"})
     units: ClassVar[Mapping[str, Unit]] = {CLIPPED: Unit.PERCENT}
-    asks: ClassVar[str]
-    """The variant whose answers the head is made of."""
 
     def head(self, statistics: Statistics, answer: State, step: float) -> Head:
         """Return the head of the classes that somebody holds.
@@ -162,7 +158,7 @@ class ClosedFormHead(ServerMethod):
         shared: State,
         updates: Sequence[Update],
     ) -> Deployment:
-        answer = server.answers[self.asks]
+        answer = server.answers[self.uses]
         if not state:  # the same in every round
             state = self.new_state(server, answer)
         total = summed(answer)
@@ -188,7 +184,7 @@ class ClosedFormHead(ServerMethod):
 
     def step(self, server: Server) -> float:
         """Return the step of the clients' grid."""
-        asked = server.variants[self.asks]
+        asked = server.variants[self.uses]
         assert isinstance(asked, GridStatistics)
         return asked.grid.step
 

@@ -1,6 +1,5 @@
 """CReFF: re-train the classifier on learned "federated features" (Shang et al., IJCAI 2022)."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -10,10 +9,11 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from client_app.state import State
+from client_app.state import State, on_device
+from data import When
 from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update
-from strategies.head import train_head, with_head
-from strategies.real_data import dissimilarities
+from strategies.head import random_head, train_head, with_head
+from strategies.real_data import DISSIMILARITIES, dissimilarities
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FederatedFeatures(ServerMethod):
         return {"features": features_CMD, **random_head(classes, width, draws)}
 
     def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
-        return {self.consumes: {"weight": state["weight"], "bias": state["bias"]}}
+        return {self.uses: {"weight": state["weight"], "bias": state["bias"]}}
 
     def deploy(
         self,
@@ -51,7 +51,7 @@ class FederatedFeatures(ServerMethod):
         if self.features_per_class == 0:
             return Deployment({self.name: shared}, state)
         state = on_device(state, server.device)
-        uploads = [update.uploads[self.consumes] for update in updates]
+        uploads = [update.uploads[self.uses] for update in updates]
         wanted_NCE, held = mean_gradients(uploads, server.device)
         features_CMD = self.match(state["features"], state, wanted_NCE, held)
 
@@ -112,27 +112,19 @@ class CReFF(FederatedFeatures):
     """
 
     name: ClassVar[str] = "creff"
-    consumes: ClassVar[str] = "feature-gradients"
+    uses: ClassVar[str] = "feature-gradients"
     loss_name: ClassVar[str] = "matching-loss"
-    units: ClassVar[Mapping[str, Unit]] = {
-        "matching-loss": Unit.NONE,
-        "matching-loss-by-class": Unit.NONE,
-        "feature-dissimilarity-by-class": Unit.NONE,
-        "feature-pair-dissimilarity-by-class": Unit.NONE,
-    }
+    units: ClassVar[Mapping[str, Unit]] = dict.fromkeys(
+        ("matching-loss", *DISSIMILARITIES), Unit.NONE
+    )
 
     head_steps: Annotated[int, Ge(0)] = 300
     """J: full-batch steps of the head in a round."""
     head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
-    compare_features: bool = False
+    compare_features: Annotated[bool, When("features_per_class")] = False
     """Record by class, as in the paper's Figure 4, the matching loss and 1 - cosine of the features and the hold-out's,
     whose labels are looked at: once of their means, once of single features, the mean over pairs; no model changes."""
-
-    def validate(self) -> None:
-        idle = self.compare_features and self.features_per_class == 0
-        rule = "has no effect with creff.features-per-class = 0"
-        self.require(not idle, "compare_features", rule)
 
     @property
     def needs_holdout(self) -> bool:
@@ -143,14 +135,7 @@ class CReFF(FederatedFeatures):
     ) -> dict[str, Sequence[float]]:
         if not self.compare_features:
             return {}
-        loss_C = distances_NR.new_full((len(features_CMD),), math.nan)
-        loss_C[held] = distances_NR.mean(1)
-        of_means_C, of_pairs_C = dissimilarities(server, self.name, features_CMD)
-        return {
-            "matching-loss-by-class": loss_C.tolist(),
-            "feature-dissimilarity-by-class": of_means_C.tolist(),
-            "feature-pair-dissimilarity-by-class": of_pairs_C.tolist(),
-        }
+        return dissimilarities(server, self.name, features_CMD, distances_NR.mean(1), held)
 
     def retrain(
         self, head: State, features_ND: Tensor, labels_N: Tensor, draws: torch.Generator
@@ -158,21 +143,6 @@ class CReFF(FederatedFeatures):
         """Return the head after J full-batch steps of cross-entropy on all features."""
         steps, rate = self.head_steps, self.head_learning_rate
         return train_head(head, features_ND, labels_N, steps, rate)
-
-
-def random_head(classes: int, width: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a head as nn.Linear draws it: uniform within 1 / sqrt(width)."""
-    bound = 1 / math.sqrt(width)
-    # The weight is drawn before the bias.
-    head = {"weight": torch.empty(classes, width), "bias": torch.empty(classes)}
-    for tensor in head.values():
-        tensor.uniform_(-bound, bound, generator=generator)
-    return head
-
-
-def on_device(state: State, device: str) -> dict[str, Tensor]:
-    """Return the state with its tensors on `device`."""
-    return {name: tensor.to(device) for name, tensor in state.items()}
 
 
 def mean_gradients(uploads: Sequence[State], device: str = "cpu") -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from torch import Tensor
 
 from client_app.state import State
@@ -14,6 +14,8 @@ from strategies.core.server import Unit
 from strategies.creff import FederatedFeatures, feature_gradients
 from strategies.head import train_head_in_batches
 
+HEAD_BATCH, HEAD_RATE = 32, 0.01
+"""Features in a mini-batch of the head's training, and its learning rate."""
 GUARD = 1e-6
 """Added to every product of norms."""
 
@@ -26,16 +28,12 @@ class CReFFCode(FederatedFeatures):
     """
 
     name: ClassVar[str] = "creff-code"
-    consumes: ClassVar[str] = "augmented-gradients"
+    uses: ClassVar[str] = "augmented-gradients"
     loss_name: ClassVar[str] = "matching-loss-code"
     units: ClassVar[Mapping[str, Unit]] = {"matching-loss-code": Unit.NONE}
 
     head_epochs: Annotated[int, Ge(0)] = 300
     """Passes over all features in a round."""
-    head_batch_size: Annotated[int, Ge(1)] = 32
-    """Features in a mini-batch of the head's training."""
-    head_learning_rate: Annotated[float, Gt(0)] = 0.01
-    """Learning rate of the head."""
 
     def gradients(self, features_NMD: Tensor, head: State, held: Tensor) -> Tensor:
         """Return (n, C, D + 1), the bias's gradient the last column."""
@@ -58,8 +56,8 @@ class CReFFCode(FederatedFeatures):
             features_ND,
             labels_N,
             epochs=self.head_epochs,
-            batch_size=self.head_batch_size,
-            learning_rate=self.head_learning_rate,
+            batch_size=HEAD_BATCH,
+            learning_rate=HEAD_RATE,
             draws=draws,
         )
 

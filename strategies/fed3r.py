@@ -31,7 +31,7 @@ class Fed3R(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fed3r"
-    asks: ClassVar[str] = "feature-statistics"
+    uses: ClassVar[str] = "feature-statistics"
 
     rho: Annotated[str, RHO] = "auto"
     """Strength of the penalty, in units of the scatter's mean diagonal; auto is by generalized cross-validation."""

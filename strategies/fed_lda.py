@@ -47,7 +47,7 @@ class FedLDA(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fed-lda"
-    asks: ClassVar[str] = "balanced-statistics"
+    uses: ClassVar[str] = "balanced-statistics"
 
     rho: Annotated[str, RHO] = "0.5"
     """Strength of the identity in A, in units of Sigma's mean diagonal; auto is twice what generalized cross-validation
@@ -86,7 +86,7 @@ class FedLDAPooled(FedLDA):
     """
 
     name: ClassVar[str] = "fed-lda-pooled"
-    asks: ClassVar[str] = "feature-statistics"
+    uses: ClassVar[str] = "feature-statistics"
 
     def weights(self, counts_C: Tensor) -> Tensor:
         return torch.ones_like(counts_C)

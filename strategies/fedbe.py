@@ -14,6 +14,10 @@ from strategies.core.server import Server, ServerMethod, Update
 from strategies.fedavg import FedAvg
 from strategies.feddf import distill, logits_of, on_cpu
 
+AVERAGE_START, AVERAGE_EVERY = 100, 25
+"""Steps that SWA lets pass, and steps between two averaged weights, as in the authors' code. Of fewer steps the last
+weights are sent."""
+
 
 @dataclass(frozen=True)
 class FedBE(ServerMethod):
@@ -42,11 +46,6 @@ class FedBE(ServerMethod):
     """Images of the hold-out in a mini-batch."""
     learning_rate: Annotated[float, Gt(0)] = 0.001
     """Learning rate of the student."""
-    average_start: Annotated[int, Ge(0)] = 100
-    """Steps that SWA lets pass: it averages the weights average-every, 2 average-every, ... steps later. Where there
-    are none, the last weights are sent."""
-    average_every: Annotated[int, Ge(1)] = 25
-    """Steps between two averaged weights."""
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
@@ -72,8 +71,8 @@ class FedBE(ServerMethod):
         slopes = distill(model, samples, teacher_NC, self.batch_size, self.steps, draws)
         for number, gradients in enumerate(slopes, start=1):
             optimizer.step(gradients)
-            past = number - self.average_start
-            if past > 0 and past % self.average_every == 0:
+            past = number - AVERAGE_START
+            if past > 0 and past % AVERAGE_EVERY == 0:
                 averaged.append(copy(dict(model.named_parameters())))
         student = on_cpu(model)
         if averaged:

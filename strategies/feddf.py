@@ -21,6 +21,9 @@ from data import Samples
 from strategies.core.server import Server, ServerMethod, Update
 from strategies.fedavg import FedAvg
 
+GRADIENT_NORM = 5.0
+"""Gradients with a larger norm are shrunk to it."""
+
 
 @dataclass(frozen=True)
 class FedDF(ServerMethod):
@@ -42,8 +45,6 @@ class FedDF(ServerMethod):
     """Images of the hold-out in a mini-batch."""
     learning_rate: Annotated[float, Gt(0)] = 0.001
     """Adam's learning rate in the first step."""
-    gradient_norm: Annotated[float, Gt(0)] = 5.0
-    """Gradients with a larger norm are shrunk to it."""
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
@@ -60,7 +61,7 @@ class FedDF(ServerMethod):
         slopes = distill(model, samples, teacher_NC, self.batch_size, self.steps, draws)
         for number, gradients in enumerate(slopes):
             rate = cosine(self.learning_rate, number, self.steps)
-            optimizer.step(clip(gradients, self.gradient_norm), rate)
+            optimizer.step(clip(gradients, GRADIENT_NORM), rate)
         return on_cpu(model), state
 
 

@@ -18,7 +18,7 @@ class FedNCM(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fedncm"
-    asks: ClassVar[str] = "class-means"
+    uses: ClassVar[str] = "class-means"
 
     def head(self, statistics: Statistics, answer: State, step: float) -> Head:
         means_CD = statistics.means_CD

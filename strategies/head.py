@@ -1,5 +1,6 @@
 """Training of a head alone on features, as CReFF, CCVR and real features do."""
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 
@@ -18,12 +19,14 @@ def features_of(model: Classifier, state: State, samples: Samples) -> Tensor:
     return in_batches(model.features, samples)
 
 
-def head_of(shared: State, device: str = "cpu") -> dict[str, Tensor]:
-    """Return {"weight": (C, D), "bias": (C,)} of the shared weights."""
-    return {
-        "weight": shared["head.weight"].to(device),
-        "bias": shared["head.bias"].to(device),
-    }
+def random_head(classes: int, width: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return a head as nn.Linear draws it: uniform within 1 / sqrt(width)."""
+    bound = 1 / math.sqrt(width)
+    # The weight is drawn before the bias.
+    head = {"weight": torch.empty(classes, width), "bias": torch.empty(classes)}
+    for tensor in head.values():
+        tensor.uniform_(-bound, bound, generator=generator)
+    return head
 
 
 def with_head(shared: State, head: State) -> dict[str, Tensor]:
@@ -45,6 +48,19 @@ def train_head(
     """Return the head after full-batch gradient steps down the mean cross-entropy."""
     everything = slice(None)
     return descend(head, features_ND, labels_N, repeat(everything, steps), learning_rate)
+
+
+def with_trained_head(
+    shared: State,
+    features_ND: Tensor,
+    labels_N: Tensor,
+    steps: int,
+    learning_rate: float,
+) -> dict[str, Tensor]:
+    """Return the shared weights, their head after `train_head` on the features' device."""
+    weight_CD, bias_C = shared["head.weight"], shared["head.bias"]
+    head = {"weight": weight_CD.to(features_ND.device), "bias": bias_C.to(features_ND.device)}
+    return with_head(shared, train_head(head, features_ND, labels_N, steps, learning_rate))
 
 
 def train_head_in_batches(

@@ -12,7 +12,7 @@ from client_app.client import Client
 from client_app.state import State, seed_of
 from client_app.training import train_round
 from data import Samples
-from strategies.core.server import Numbers, Server, ServerMethod, Unit, Update
+from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update
 
 NO_OTHER, LARGEST = 10.0, 5000.0
 """The ratio of a class whose weights no other class moves, and the largest of all the others: the authors' numbers."""
@@ -33,6 +33,7 @@ class RatioLoss(ServerMethod):
     name: ClassVar[str] = "ratio-loss"
     needs_holdout: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
+    adds_model: ClassVar[bool] = False
     units: ClassVar[Mapping[str, Unit]] = {"class-weights": Unit.NONE}
 
     alpha: Annotated[float, Gt(0)] = 1.0
@@ -47,12 +48,17 @@ class RatioLoss(ServerMethod):
     def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
         return {"class-weights": state}
 
-    def monitor(
-        self, server: Server, state: State, updates: Sequence[Update]
-    ) -> tuple[State, Numbers]:
+    def deploy(
+        self,
+        server: Server,
+        state: State,
+        shared: State,
+        updates: Sequence[Update],
+    ) -> Deployment:
         samples = server.own_samples(self.name)
         weights_C = self.alpha + self.beta * ratios(self.displacements(server, samples))
-        return {"weights": weights_C.float()}, {"class-weights": weights_C.tolist()}
+        numbers = {"class-weights": weights_C.tolist()}
+        return Deployment({}, {"weights": weights_C.float()}, numbers)
 
     def displacements(self, server: Server, samples: Samples) -> Tensor:
         """Return (C, C, D) float64 Delta^(p): what a round on class p's samples moves the head's weights by."""

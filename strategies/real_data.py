@@ -2,6 +2,7 @@
 re-trained on them, and how far learned features are from real ones. They are for analysis, not for use.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -16,7 +17,7 @@ from client_app.optimizer import SGD
 from client_app.state import State
 from strategies.core.server import Deployment, Server, ServerMethod, Update
 from strategies.feddf import batches, on_cpu
-from strategies.head import features_of, head_of, train_head, with_head
+from strategies.head import features_of, with_trained_head
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,9 @@ class RealFeatures(ServerMethod):
     ) -> Deployment:
         samples = server.own_samples(self.name)
         features_ND = features_of(server.model.to(server.device), shared, samples)
-        head = train_head(
-            head_of(shared, server.device),
-            features_ND,
-            samples.labels_N,
-            steps=self.head_steps,
-            learning_rate=self.head_learning_rate,
-        )
-        return Deployment({self.name: with_head(shared, head)}, state)
+        steps, rate = self.head_steps, self.head_learning_rate
+        model = with_trained_head(shared, features_ND, samples.labels_N, steps, rate)
+        return Deployment({self.name: model}, state)
 
 
 @dataclass(frozen=True)
@@ -119,15 +115,33 @@ def blocks(model: Classifier) -> list[list[nn.Parameter]]:
     return result
 
 
-def dissimilarities(server: Server, method: str, features_CMD: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how far each class's features are from the hold-out's, in two measures: the paper does not define its own.
+DISSIMILARITIES = (
+    "matching-loss-by-class",
+    "feature-dissimilarity-by-class",
+    "feature-pair-dissimilarity-by-class",
+)
+"""What `dissimilarities` records."""
 
-    The hold-out's features are those of the weights that the clients began the round with, as their gradients are.
 
-    Returns:
-        (C,): 1 - cosine of the mean federated and the mean held-out feature; (C,): 1 - cosine of a federated and a
-        held-out feature, the mean over all pairs. Both are NaN for a class of which the hold-out has no sample.
+def dissimilarities(
+    server: Server, method: str, features_CMD: Tensor, losses_n: Tensor, held: Tensor
+) -> dict[str, Sequence[float]]:
+    """Return by class the matching loss, and how far learned features are from the hold-out's, in two measures.
+
+    The paper does not define its own. The first is 1 - cosine of the mean federated and the mean held-out feature, the
+    second 1 - cosine of a federated and a held-out feature, the mean over all pairs. Both are NaN for a class of which
+    the hold-out has no sample. Its features are those of the weights that the clients began the round with, as their
+    gradients are.
+
+    Args:
+        server: its hold-out's labels are looked at.
+        method: whose draws and errors it is.
+        features_CMD: the learned features.
+        losses_n: the matching losses of the classes `held`; those of the others are NaN.
+        held: the classes.
     """
+    loss_C = losses_n.new_full((len(features_CMD),), math.nan)
+    loss_C[held] = losses_n
     samples = server.own_samples(method)
     model = server.model.to(server.device)
     features_ND = features_of(model, server.start, samples)
@@ -142,4 +156,7 @@ def dissimilarities(server: Server, method: str, features_CMD: Tensor) -> tuple[
     mean_units_CD = members_CN @ F.normalize(features_ND, dim=1) / number_C1
     learned_mean_units_CD = F.normalize(features_CMD, dim=2).mean(1)
     of_pairs_C = 1 - (learned_mean_units_CD * mean_units_CD).sum(1)
-    return of_means_C, of_pairs_C
+    by_class = (loss_C, of_means_C, of_pairs_C)
+    return {
+        name: values_C.tolist() for name, values_C in zip(DISSIMILARITIES, by_class, strict=True)
+    }

@@ -23,7 +23,7 @@ class Scaffold(ServerMethod):
     """
 
     name: ClassVar[str] = "scaffold"
-    consumes: ClassVar[str] = "control-variates"
+    uses: ClassVar[str] = "control-variates"
 
     weighting: Annotated[str, OneOf("uniform", "samples")] = "uniform"
     """Weights of the clients' models in their mean: uniform (the paper's), or by their samples."""
@@ -39,7 +39,7 @@ class Scaffold(ServerMethod):
         controls = {}
         for name, control in state.items():
             controls[name] = control.to(server.start[name].dtype)
-        return {self.consumes: controls}
+        return {self.uses: controls}
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
@@ -48,7 +48,7 @@ class Scaffold(ServerMethod):
         shared = weighted_mean([update.shared for update in updates], weights)
         names = list(state)
         controls = empty(state, names)
-        changes = [update.uploads[self.consumes] for update in updates]
+        changes = [update.uploads[self.uses] for update in updates]
         add_shares = partial(control_after, clients=server.clients)
         fill([controls], add_shares, [state, *changes], names, CHUNK)
         return shared, controls

@@ -45,7 +45,7 @@ class Sizes(Variant):
 @dataclass(frozen=True)
 class Mixed(ServerMethod):
     name: ClassVar[str] = "NAME-mixed"
-    consumes: ClassVar[str] = "NAME-sizes"
+    uses: ClassVar[str] = "NAME-sizes"
     share: float = 0.5
 
     def combine(self, server, state, updates):

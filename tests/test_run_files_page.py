@@ -35,8 +35,7 @@ NAMES = {
     ("summary.json", "models"): "MODEL",
     ("summary.json", "models.MODEL"): "SELECTION",
     ("summary.json", "model-hashes"): "MODEL",
-    ("checkpoint.safetensors", "fedskew.memory-rounds"): "CLIENT",
-    ("checkpoint.safetensors", "fedskew.digests.memory"): "CLIENT",
+    ("checkpoint.safetensors", "fedskew.clients"): "CLIENT",
     ("checkpoint.safetensors", "fedskew.best"): "MODEL",
 }
 """Objects whose keys are names: the page's word for them."""
@@ -79,7 +78,6 @@ NOT_RUN_HERE = {
         "method-numbers.NAME.mean",
         "method-numbers.NAME.values[]",
     },
-    "checkpoint.safetensors": {"fedskew.digests.data.CLIENT"},
 }
 """Keys that the runs below do not write; the page names the setting or the data that do."""
 
@@ -176,7 +174,7 @@ def test_the_page_names_the_keys_that_runs_write(
     train: Callable[..., FinishedRun], two_classes: str
 ) -> None:
     tail = {"imbalance_factor": 10, "train_images": 0, "holdout_per_class": 3, "rounds": 1}
-    early = {"validation_fraction": 0.3, "keep_best": "loss", "patience": 1, "rounds": 9}
+    early = {"validation_fraction": 0.3, "keep_best": "loss", "rounds": 2}
     own_files = {"input_shape": "1x8x8", "rounds": 1}
     runs = [
         train("plain"),

@@ -1,4 +1,4 @@
-"""Backbones: a published network without its head, pretrained weights from a file, and which of them are frozen."""
+"""Backbones: a published network without its head, and pretrained weights from a file."""
 
 import hashlib
 import io
@@ -22,8 +22,6 @@ from data import SettingError, require
 TORCHVISION, TIMM = "torchvision:", "timm:"
 WITHOUT = ("googlenet", "inception_v3")
 """Networks of torchvision that have other outputs in training."""
-TRAINED = 0.2
-"""Least share of the numbers that the blocks left free by freeze = stages hold."""
 SAME_INDEX = "install torch and torchvision from the same index"
 LARGEST_WEIGHTS = 4 * 2**30
 """Bytes of the largest file of weights: all of it is in memory while it is loaded."""
@@ -60,11 +58,6 @@ def backbone(name: str, classes: int, settings: ModelSettings) -> Classifier:
     classifier = Classifier(features, nn.Linear(width, classes))
     if settings.weights and not classifier.head.weight.is_meta:
         load_weights(name, body, head, settings.weights, settings.weights_sha256)
-    if settings.freeze != "none":
-        blocks = blocks_of(body)
-        if settings.freeze == "stages":
-            blocks = blocks[: -last_blocks(blocks)]
-        classifier.freeze(blocks)
     return classifier
 
 
@@ -201,7 +194,7 @@ def check_once(name: str, file: str, digest: str) -> None:
     load_weights(name, body, head, file, digest)
 
 
-def load_weights(name: str, body: nn.Module, head: str, file: str, sha256: str = "") -> None:
+def load_weights(name: str, body: nn.Module, head: str, file: str, sha256: str) -> None:
     """Load a file's tensors into `body`, those of the head left out.
 
     Raises SettingError naming the first tensor that is missing, has another shape, is not finite, or has no place, and
@@ -286,37 +279,3 @@ def sha256_of(file: str) -> str:
 def digest_of(file: str, size: int, changed: int) -> str:
     """Return the sha256 of a file of that size and time of change."""
     return hashlib.sha256(content_of(file)).hexdigest()
-
-
-# ---- what stays as it is ---------------------------------------------------------------------------------------------
-
-
-def blocks_of(body: nn.Module) -> list[nn.Module]:
-    """Return the network's parts in their order; a part that holds more than half of the numbers is looked into."""
-    half = numbers_of(body) / 2
-    blocks: list[nn.Module] = []
-    waiting = list(body.children())
-    while waiting:
-        part = waiting.pop(0)
-        inner = list(part.children())
-        if inner and numbers_of(part) > half:
-            waiting = [*inner, *waiting]
-        else:
-            blocks.append(part)
-    return blocks
-
-
-def last_blocks(blocks: list[nn.Module]) -> int:
-    """Return how many of the last blocks hold a share TRAINED of the numbers, but never all."""
-    least = TRAINED * sum(map(numbers_of, blocks))
-    held = 0
-    for number, block in enumerate(reversed(blocks), start=1):
-        held += numbers_of(block)
-        if held >= least:
-            return min(number, len(blocks) - 1)
-    return len(blocks) - 1
-
-
-def numbers_of(module: nn.Module) -> int:
-    """Return the number of a module's parameters."""
-    return sum(parameter.numel() for parameter in module.parameters())

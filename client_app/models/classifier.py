@@ -1,7 +1,7 @@
 """The structure of every model: features, then one linear head."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ INFERENCE_BATCH = {"cpu": 64, "cuda": 512}
 HEAD = "head."
 """How the names of the head's tensors begin."""
 
-LOOKED_UP = ("tensors", "by_name", "modes")
+LOOKED_UP = ("tensors", "by_name", "every_module")
 """A classifier's cached properties."""
 
 
@@ -26,11 +26,9 @@ class Classifier(nn.Module):
 
     The methods that touch the head alone, and evaluation, rely on this split: nothing comes between or after.
     A tiny client's training takes no longer than PyTorch's walk through a model's modules, so what a client needs of
-    them is looked up once; they must not be exchanged later but by `to` and `freeze`.
+    them is looked up once; they must not be exchanged later but by `to`. A parameter that requires no gradient is not
+    trained.
     """
-
-    frozen: Sequence[nn.Module] = ()
-    """What keeps its weights."""
 
     def __init__(self, features: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -42,27 +40,16 @@ class Classifier(nn.Module):
         logits_BC: Tensor = self.head(self.features(inputs_B))
         return logits_BC
 
-    def freeze(self, modules: Sequence[nn.Module]) -> None:
-        """Keep these modules as they are: nothing trains their parameters, and they stay in eval mode."""
-        self.frozen = modules
-        for module in modules:
-            module.requires_grad_(False)
-        self.clear_lookups()
-        self.train(self.training)
-
     def train(self, mode: bool = True) -> Self:
-        """Change the mode of everything that is not frozen."""
-        as_wanted = all(module.training is (mode and free) for module, free in self.modes)
+        """Change the mode of every module."""
+        as_wanted = all(module.training is mode for module in self.every_module)
         if as_wanted:  # walking through the modules takes a tiny client's time
             return self
-        super().train(mode)
-        for module in self.frozen:
-            module.eval()
-        return self
+        return super().train(mode)
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:
-        """The parameters that are not frozen, by name."""
+        """The parameters that require a gradient, by name."""
         return {name: weight for name, weight in self.by_name.items() if weight.requires_grad}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -86,12 +73,9 @@ class Classifier(nn.Module):
         return dict(self.named_parameters())
 
     @cached_property
-    def modes(self) -> list[tuple[nn.Module, bool]]:
-        """All modules, and whether each may train."""
-        frozen: set[nn.Module] = set()
-        for outer in self.frozen:
-            frozen.update(outer.modules())
-        return [(module, module not in frozen) for module in self.modules()]
+    def every_module(self) -> list[nn.Module]:
+        """All modules."""
+        return list(self.modules())
 
     def clear_lookups(self) -> None:
         """Delete what was looked up: the properties of LOOKED_UP."""

@@ -14,10 +14,9 @@ class ModelSettings(Settings):
 
     weights: str = ""
     """File of a backbone's initial weights: safetensors, or a .pth of tensors alone; empty draws them."""
-    freeze: Annotated[str, OneOf("none", "stages", "all")] = "none"
-    """A backbone's part that keeps its weights: none, stages (all but the last blocks, which hold a fifth of the
-    numbers) or all, whose features are computed once and kept beside the data's copy, so that the head alone is trained
-    and sent."""
+    freeze: Annotated[str, OneOf("none", "all")] = "none"
+    """all keeps a backbone's weights: its features are computed once and kept beside the data's copy, and the head
+    alone is trained and sent. none trains and sends everything."""
     image_side: Annotated[int, Ge(0), Le(4096)] = 0
     """Pixels to which a backbone resizes each side of its images, bilinear; 0 does not resize."""
     norm: Annotated[str, OneOf("batch", "group")] = "batch"

@@ -2,7 +2,6 @@
 
 import sys
 
-from client_app.client import Variant
-from client_app.discovery import parts_in
+from client_app.client import Variant, parts_in
 
 VARIANTS: dict[str, type[Variant]] = parts_in(sys.modules[__name__], Variant)

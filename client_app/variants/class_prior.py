@@ -46,7 +46,6 @@ class PriorCorrection(Variant):
             "class-counts",
             self.tensors,
             validate=self.check_counts,
-            once=True,
             question=QUESTION,
             of_counts=self.of_counts,
         )

@@ -37,7 +37,8 @@ class ClassStatistics(Variant):
             self.tensors,
             by_class=True,
             validate=self.check_statistics,
-            once=True,
+            question=self.name,
+            at_end=True,
         )
 
     def tensors(self, model: Classifier, shared: State) -> dict[str, TensorSpec]:

@@ -1,4 +1,7 @@
-"""CReFF's client side: the gradient of the re-trained head, averaged over each class (Shang et al. 2022, Eq. 3)."""
+"""CReFF's client side: the gradient of the re-trained head, averaged over each class (Shang et al. 2022, Eq. 3).
+
+AugmentedGradients is what the authors' code sends in its place, estimated from a few augmented samples.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -17,6 +20,7 @@ from client_app.client import (
 )
 from client_app.models.classifier import Classifier
 from client_app.state import State
+from data.siamese import siamese
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,74 @@ class FeatureGradients(Variant):
             classes=held,
         )
         return Contribution(upload={"classes": held, "gradients": gradients_nCD.cpu()})
+
+
+DRAWN = 32
+"""Samples of a class in each draw of augmented-gradients."""
+
+
+@dataclass(frozen=True)
+class AugmentedGradients(Variant):
+    """Send g_c, of the re-trained head's weight and bias, for every class c held, as the code beside the paper does.
+
+    g_c is the mean over the repeats of the gradient on some random samples of the class, all changed by one random
+    operation. The features come from the model as received, in eval mode.
+    Nothing else changes: features u and head v are bit-identical to FedAvg's.
+    A class with a single sample reveals its feature exactly, as row / bias: with one repeat the feature
+    of one augmented image, with more a mean over several; min-class-samples holds such classes back.
+    """
+
+    name: ClassVar[str] = "augmented-gradients"
+    needs: ClassVar[frozenset[str]] = frozenset({"shared-weights", "images"})
+
+    min_class_samples: Annotated[int, Ge(1)] = 1
+    """Minimum number of samples that a class must have for the client to send it."""
+    repeats: Annotated[int, Ge(1)] = 10
+    """Number of draws of samples and of an operation; the gradient is their mean."""
+
+    @property
+    def upload(self) -> Upload:
+        return Upload("head-gradients", self.tensors, by_class=True)
+
+    def tensors(self, model: Classifier, shared: State) -> dict[str, TensorSpec]:
+        """Return what a class's row of an upload must be: (C, D + 1), the bias's gradient the last column."""
+        classes, width = model.head.weight.shape
+        return {"gradients": TensorSpec(torch.float32, (classes, width + 1))}
+
+    @torch.no_grad()
+    def before(self, client: Client, loss: Loss) -> Contribution:
+        """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D + 1)}, the bias's the last column."""
+        draws = client.generator(self.name)
+        head = client.broadcast[self.name]
+        weight_CE = with_bias(head["weight"], head["bias"])
+        is_sent_C = client.counts_C >= self.min_class_samples
+        classes_n = is_sent_C.nonzero().flatten()
+        total_nCE = weight_CE.new_zeros(len(classes_n), *weight_CE.shape)
+        for _ in range(self.repeats):
+            # All classes of a repeat before the next repeat: the order of the draws.
+            for label, total_CE in zip(classes_n.tolist(), total_nCE, strict=True):
+                samples_B = self.drawn_samples(client.labels_N, label, draws)
+                images_B = siamese(client.samples.batch(samples_B), draws)
+                total_CE += self.gradient(client, images_B, label, weight_CE)
+        mean_nCE = total_nCE / self.repeats
+        return Contribution(upload={"classes": classes_n, "gradients": mean_nCE.cpu()})
+
+    def drawn_samples(self, labels_N: Tensor, label: int, draws: torch.Generator) -> Tensor:
+        """Return (B,): DRAWN random samples of one class without replacement, or all."""
+        members_M = (labels_N == label).nonzero().flatten()
+        order_M = torch.randperm(len(members_M), generator=draws)
+        first_B = order_M[:DRAWN].to(members_M.device)
+        return members_M[first_B]
+
+    @staticmethod
+    def gradient(client: Client, images_B: Tensor, label: int, weight_CE: Tensor) -> Tensor:
+        """Return (C, D + 1): the mean over images of one class of (p - e_c) z^T, with a constant last in z."""
+        features_BE = with_constant(client.model.features(images_B))
+        logits_BC = features_BE @ weight_CE.T
+        errors_BC = torch.softmax(logits_BC, dim=1)
+        errors_BC[:, label] -= 1  # p - e_c
+        sum_CE = errors_BC.T @ features_BE
+        return sum_CE / len(images_B)
 
 
 def class_gradients(

@@ -1,4 +1,4 @@
-"""FedBN: batch norm stays on the client (Li et al. 2021)."""
+"""Batch norm stays on the client: all of it (FedBN, Li et al. 2021) or its statistics (SiloBN, Andreux et al. 2020)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,3 +22,18 @@ class LocalBatchNorm(Variant):
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
         return batch_norm_names(model)
+
+
+@dataclass(frozen=True)
+class LocalStatistics(Variant):
+    """Keep running mean, running variance and counter of every batch-norm layer; weight and bias are shared.
+
+    Layers are found by type, not by name. There is no identity setting. A test checks instead that the names sent are
+    exactly the model's parameters, and that the kept tensors come back bit by bit.
+    """
+
+    name: ClassVar[str] = "local-statistics"
+    needs: ClassVar[frozenset[str]] = frozenset({"batch-norm", "shared-weights"})
+
+    def private_names(self, model: nn.Module) -> frozenset[str]:
+        return batch_norm_names(model) & {name for name, _ in model.named_buffers()}

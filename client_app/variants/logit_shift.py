@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Le
+from annotated_types import Ge
 from torch import Tensor
 
 from client_app.client import Client, Upload
 from client_app.variants.class_prior import PriorCorrection
 from data import OneOf
+
+LOCAL_SHARE = 0.1
+"""g of target = mixed: the share of the client's own prior."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class LogitShift(PriorCorrection):
     not bias it. With smoothing 0 a class the client lacks gets s = -inf: it drops out of the softmax and its logit
     receives no gradient.
     target = mixed is FedYoYo's distribution-aware logit adjustment (Yan et al. 2025): s_ik = scale ln((1 - g) P(k) + g
-    P_i(k)) with g = local-share. g = 1 is target = uniform up to a constant. FedYoYo's global prior counts effective
+    P_i(k)) with g = 0.1. g = 1 is target = uniform up to a constant. FedYoYo's global prior counts effective
     samples, this one samples; its authors' scale is 1.5. Its distillation between augmented views is not here.
     Identity: scale = 0.
     """
@@ -33,12 +36,6 @@ class LogitShift(PriorCorrection):
     target: Annotated[str, OneOf("global", "uniform", "mixed")] = "global"
     """global: the prior P of all clients. uniform: equal classes, which needs no question (local balanced softmax).
     mixed: equal classes, from a mixture of P and the client's own prior."""
-    local_share: Annotated[float, Ge(0), Le(1)] = 0.1
-    """gamma of target = mixed: the share of the client's own prior."""
-
-    def validate(self) -> None:
-        rule = "is for target = mixed"
-        self.require(self.target == "mixed" or self.is_default("local_share"), "local_share", rule)
 
     @property
     def upload(self) -> Upload:
@@ -52,8 +49,7 @@ class LogitShift(PriorCorrection):
             return None
         local_C = self.local_prior(client)
         if self.target == "mixed":
-            share = self.local_share
-            mixed_C = (1 - share) * self.global_prior(client) + share * local_C
+            mixed_C = (1 - LOCAL_SHARE) * self.global_prior(client) + LOCAL_SHARE * local_C
             return self.scale * torch.log(mixed_C)  # -inf of a class that nobody has
         if self.target == "uniform":
             target_C = torch.full_like(local_C, 1 / len(local_C))

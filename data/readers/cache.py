@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -21,9 +20,6 @@ VERSION = 3
 
 VERIFIED = 2**28
 """Bytes up to which a copy's contents are compared with their hash."""
-
-COPY = re.compile(r"\..+-[0-9a-f]{24}-[0-9a-f]{32}")
-"""The name of a copy that was begun, or is being taken away."""
 
 BESIDE = ("train_subjects", "val_subjects", "test_subjects", "input_columns", "medians")
 """Arrays that are no part of the content's hash, by which partition files and runs know the samples. They have a hash
@@ -165,28 +161,6 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
         raise _cannot_be_written(folder, error) from error
     shutil.rmtree(aside, ignore_errors=True)
     return None
-
-
-def copies(folder: Path) -> dict[Path, int]:
-    """The copies in a cache, complete and unfinished, with their bytes; other files are left out."""
-    if not folder.is_dir():
-        return {}
-    found = {}
-    for path in sorted(folder.iterdir()):
-        is_copy = COPY.fullmatch(path.name) or (path / "dataset.json").is_file()
-        if path.is_dir() and is_copy:
-            files = [file for file in path.iterdir() if file.is_file()]
-            found[path] = sum(file.stat().st_size for file in files)
-    return found
-
-
-def clear(folder: Path) -> None:
-    """Delete all copies. Raises DataError where one cannot be deleted."""
-    for path in copies(folder):
-        try:
-            shutil.rmtree(path)
-        except OSError as error:
-            raise DataError(f"cannot be deleted ({error.strerror})", where=str(path)) from error
 
 
 def stats(folder: Path, names: Iterable[str]) -> dict[str, list[int]]:

@@ -261,7 +261,9 @@ def refuse_patients(
 def with_labels(path: Path) -> str:
     """Return what to do where folders are no classes, with the whole command."""
     table = f"write labels.csv with columns {PATIENT} and label, and check"
-    return f"{table}: fedskew data check {shlex.quote(str(path.absolute()))} --labels labels.csv"
+    return (
+        f"{table}: fedskew data check {shlex.quote(str(path.absolute()))} --set labels=labels.csv"
+    )
 
 
 # ---- labels beside DICOM files ---------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -124,23 +123,6 @@ for name, (_, line) in COMMANDS.items():
     application.command(name=name, help=line)(lambda: None)
 
 
-class StrictCommand(DescribedCommand):
-    """Refuses an option that is given twice and counts once: click would drop the first without a word."""
-
-    def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
-        given: list[click.Parameter] = []
-        if not context.resilient_parsing:  # shell completion parses unfinished lines
-            _, _, given = self.make_parser(context).parse_args(list(words))
-        for option, times in Counter(given).items():
-            counts_once = isinstance(option, click.Option) and not (
-                option.multiple or option.is_flag
-            )
-            if counts_once and times > 1:
-                sentence = f"{option.opts[0]} is given {times} times and counts once"
-                raise click.UsageError(sentence, context)
-        return super().parse_args(context, words)
-
-
 @cache
 def loaded(name: str) -> click.Command:
     """Return a command, ready to be called."""
@@ -151,7 +133,7 @@ def loaded(name: str) -> click.Command:
         command = typer.Typer(add_completion=False)
         command.command()(function)
     for information in command.registered_commands:
-        information.cls = StrictCommand
+        information.cls = DescribedCommand
     return typer.main.get_command(command)
 
 

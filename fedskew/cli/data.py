@@ -3,7 +3,7 @@
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -12,7 +12,6 @@ from rich.text import Text
 
 from data import DataError, DataSettings, require
 from data.partition_files import save as write_partition
-from data.readers import cache
 from data.readers.catalog import (
     ALIASES,
     DOMAINS_PREFIX,
@@ -24,7 +23,7 @@ from data.readers.catalog import (
     members,
 )
 from data.text import name_list
-from fedskew.cli.options import AsJson, MaxImagePixels, MaxUnpackedMiB, Settings
+from fedskew.cli.options import AsJson, Settings
 from fedskew.cli.run_selection import check_settings, checked_texts
 from fedskew.cli.terminal import (
     BAD_INPUT,
@@ -34,7 +33,6 @@ from fedskew.cli.terminal import (
     print_rows,
 )
 from fedskew.formatting import terminal_table
-from fedskew.signals import at_once
 
 # What reads data imports torch, which takes seconds: the commands import it after their first checks.
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ application = typer.Typer(
 )
 out = console()
 SHOWN_CLASSES = 20
-"""More classes than these do not fit a terminal: then each client's largest class stands for them."""
+"""Classes that fit a terminal; of more a client has the number that it holds."""
 
 
 @application.command(name="list")
@@ -59,8 +57,7 @@ def list_data(
     as_json: AsJson = False,
 ) -> None:
     """List the data sets: present or missing, and how to get them."""
-    with at_once():
-        from data.readers.named import files_of
+    from data.readers.named import files_of
 
     rows = []
     missing = set()
@@ -97,25 +94,19 @@ def list_data(
 @application.command()
 def show(
     settings: Settings = None,
-    png: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw the table, as PNG, SVG or PDF.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the number of samples of each class at each client."""
     stated = checked_texts(settings)
-    with at_once():
-        from data import federate
-        from data.data_warnings import refuse_untrainable
-        from fedskew.data_warnings import print_warnings
-        from fedskew.diagnosis.planned import line_of, whose_partition
-        from server_app.settings import parse
+    from data import federate
+    from data.data_warnings import refuse_untrainable
+    from fedskew.data_check import print_warnings
+    from fedskew.diagnosis.planned import line_of, whose_partition
+    from server_app.settings import parse
 
     chosen = parse(stated)
     federation = federate(chosen.data, chosen.general.seed)
     refuse_untrainable(chosen.data, federation)
-    if png is not None:
-        draw_class_matrix(federation, png)
     print_warnings(chosen.data, federation, console(stderr=as_json))
     if as_json:
         classes, counts = federation.dataset.class_names, federation.counts_KC.tolist()
@@ -150,10 +141,9 @@ def save(
     stated = checked_texts(settings)
     if table is not None:
         require(table.is_file(), "--from", str(table), "there is no such file")
-    with at_once():
-        from data import federate, load
-        from data.export import partition_by_table, save_partition
-        from server_app.settings import parse
+    from data import federate, load
+    from data.export import partition_by_table, save_partition
+    from server_app.settings import parse
 
     chosen = parse(stated)
     if table is not None:
@@ -169,40 +159,23 @@ def save(
 
 
 def matrix_table(federation: "Federation", title: str) -> Table:
-    """Return a row per client: its samples of each class.
-
-    Beyond SHOWN_CLASSES a row has the client's largest class in place of all.
-    """
+    """Return a row per client: its samples of each class; of more than SHOWN_CLASSES the number of its classes."""
     counts_KC = federation.counts_KC
-    names = federation.dataset.class_names
-    few = len(names) <= SHOWN_CLASSES
+    names: tuple[str, ...] = federation.dataset.class_names
+    shown_KC = counts_KC
+    if len(names) > SHOWN_CLASSES:
+        names = ("classes held",)
+        shown_KC = np.count_nonzero(counts_KC, axis=1, keepdims=True)
     table = terminal_table(title=title)
     digits = len(str(counts_KC.sum()))  # a folded name can be read, a cut number cannot
-    headings = names if few else ("classes held", "largest class", "its share")
-    for heading in ("client", *headings, "all"):
+    for heading in ("client", *names, "all"):
         table.add_column(Text(heading), justify="right", min_width=digits, overflow="fold")
-    for client, counts_C in zip(federation.client_names, counts_KC, strict=True):
-        cells = list(map(str, counts_C))
-        if not few:
-            largest = int(counts_C.argmax())
-            share = f"{counts_C[largest] / counts_C.sum():.0%}"
-            cells = [str(np.count_nonzero(counts_C)), names[largest], share]
-        table.add_row(*map(Text, (client, *cells, str(counts_C.sum()))))
-    if few:
+    for client, shown, counts in zip(federation.client_names, shown_KC, counts_KC, strict=True):
+        table.add_row(Text(client), *map(str, shown), str(counts.sum()))
+    if shown_KC is counts_KC:
         totals = map(str, counts_KC.sum(axis=0))
         table.add_row("all", *totals, str(counts_KC.sum()), style="bold")
     return table
-
-
-def draw_class_matrix(federation: "Federation", file: Path) -> None:
-    """Write a picture of each client's shares of the classes.."""
-    from fedskew.report.drawing import matrix
-
-    counts_KC = federation.counts_KC
-    shares_KC = counts_KC / np.maximum(1, counts_KC.sum(1, keepdims=True))
-    rows, columns = federation.client_names, federation.dataset.class_names
-    alt = "Each client's share of samples by class."
-    matrix(shares_KC, rows, columns, ("client", "class"), alt, percent=True).save(file)
 
 
 @application.command()
@@ -213,20 +186,6 @@ def check(
             help="An npz or CSV file, a folder of images, KIND:PATH, or several as domains:A,B."
         ),
     ],
-    classes: Annotated[
-        str, typer.Option(help="The setting classes; default: found in the data.")
-    ] = "",
-    input_shape: Annotated[
-        str, typer.Option(help="The setting input-shape; default: found in the data.")
-    ] = "",
-    labels: Annotated[
-        str,
-        typer.Option(
-            help="The setting labels: a CSV file with the labels of DICOM files, or a DICOM keyword."
-        ),
-    ] = "",
-    max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
-    max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Settings = None,
 ) -> None:
     """Check whether your data can be used, reading every image, and print the command that uses them.
@@ -234,23 +193,12 @@ def check(
     Where a setting would change the answer, also print the check with that setting.
     """
     stated = checked_texts(settings, alone=False)  # without the data, which the check reads
-    given: dict[str, Any] = {
-        "dataset": own_name(path),
-        "classes": classes,
-        "input-shape": input_shape,
-        # The command that is printed works in every folder.
-        "labels": str(Path(labels).expanduser().absolute()) if labels_file(labels) else labels,
-        "max-image-pixels": max_image_pixels,
-        "max-unpacked-mib": max_unpacked_mib,
-    }
-    for key, value in list(given.items())[1:]:
-        # The command that is printed at the end states only what differs from the defaults.
-        if value == getattr(DataSettings, key.replace("-", "_")):
-            del given[key]
-    given |= stated
-    with at_once():
-        from data.errors import InputError
-        from fedskew.cli import data_check
+    labels = str(stated.get("labels", ""))
+    if labels_file(labels):  # the command that is printed works in every folder
+        stated["labels"] = str(Path(labels).expanduser().absolute())
+    given = {"dataset": own_name(path), **stated}
+    from data.errors import InputError
+    from fedskew import data_check
 
     with tempfile.TemporaryDirectory() as copies:
         try:
@@ -277,35 +225,13 @@ def own_name(path: str) -> str:
     file = Path(location).expanduser().absolute()
     if file.exists():
         if not kind:
-            with at_once():
-                from data.readers.user_data import kind_of_path
+            from data.readers.user_data import kind_of_path
 
             kind = kind_of_path(file)
         return f"{kind}:{file}"
     if kind in NAMED_KINDS:  # the name of a data set that is downloaded
         return path
     raise DataError("there is no such file or folder", where=location)
-
-
-@application.command(name="cache")
-def cache_command(
-    listed: Annotated[bool, typer.Option("--list", help="List the copies.")] = False,
-    clear: Annotated[bool, typer.Option("--clear", help="Delete all copies.")] = False,
-    folder: Annotated[
-        str, typer.Option("--cache", help="The setting cache: the folder of the copies.")
-    ] = "",
-) -> None:
-    """List or delete the cached copies of data sets, including your own images."""
-    require(listed != clear, "--list", listed, "must be given, or --clear, one of the two")
-    cache_path = cache.cache_folder(folder)
-    sizes = cache.copies(cache_path)
-    for path, size in sizes.items():
-        print(f"{size / 2**20:9.1f} MiB  {path.name}")
-    if clear:
-        cache.clear(cache_path)
-    mib = sum(sizes.values()) / 2**20
-    deleted = ", deleted" if clear else ""
-    print(f"{cache_path}: {len(sizes)} copies of {mib:.1f} MiB in all{deleted}")
 
 
 @application.command()
@@ -326,10 +252,9 @@ def export_sites(
     if sites:
         given["clients"] = sites
     check_settings(given)
-    with at_once():
-        from data import federate
-        from data.export import write_sites
-        from server_app.settings import parse
+    from data import federate
+    from data.export import write_sites
+    from server_app.settings import parse
 
     chosen = parse(given)
     federation = federate(chosen.data, chosen.general.seed)

@@ -25,7 +25,6 @@ from fedskew.diagnosis.rules import (
 from fedskew.diagnosis.table import read_counts, read_moments
 from fedskew.experiments.experiments import find_all
 from fedskew.formatting import plural
-from fedskew.signals import at_once
 
 
 def diagnose_source(
@@ -72,8 +71,7 @@ def sources_of(source: str, overrides: Sequence[str]) -> Iterator[Source]:
         if path.suffix or len(path.parts) > 1:
             raise DataError("there is no such file or folder", where=source)
         find_all([source])  # refuses an unknown name
-    with at_once():
-        from fedskew.diagnosis.planned import planned_sources  # with torch, which takes seconds
+    from fedskew.diagnosis.planned import planned_sources  # with torch, which takes seconds
 
     yield from planned_sources(source, overrides)
 

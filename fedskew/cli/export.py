@@ -11,12 +11,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from data import DataError, DataSettings, SettingError, require
-from fedskew.cli.options import AsJson, MaxImagePixels, MaxUnpackedMiB, set_option
+from data import DataError, SettingError, require
+from fedskew.cli.options import AsJson, Settings
 from fedskew.cli.run_selection import checked_texts
 from fedskew.cli.terminal import console
 from fedskew.formatting import numeric, percent, terminal_table
-from fedskew.signals import at_once
 
 # These import torch, which takes seconds: the commands import them after their first checks.
 if TYPE_CHECKING:
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
 out = console()
 READ_BY = (
     "first_label", "pixel_range", "frame", "columns", "missing", "split_seed", "test_fold", "outside_folder",
+    "max_image_pixels", "max_unpacked_mib",
 )  # fmt: skip
 """Settings by which inputs are read."""
-SHOWN_CLASSES = 10
-"""Classes whose confusion matrix fits into a terminal."""
 SHOWN_ROWS = 20
 """Predictions that a terminal gets; --output and --json get all."""
 
@@ -59,9 +57,8 @@ def export(
 ) -> None:
     """Write a run's deployed model as safetensors, with a model card."""
     path = Path(run) if Path(run).is_dir() else results / run
-    with at_once():
-        from fedskew.export import from_run
-        from server_app.run_folder import RunFolder
+    from fedskew.export import from_run
+    from server_app.run_folder import RunFolder
 
     trained = from_run.TrainedRun(RunFolder(path, moved=True), model, unfinished, round)
     for file in from_run.export(trained, output or trained.usual_folder, onnx):
@@ -89,12 +86,7 @@ def predict(
             metavar="FILE", help="Write all predictions as CSV, with the table's own columns."
         ),
     ] = None,
-    max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
-    max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
-    settings: Annotated[
-        list[str] | None,
-        set_option("A setting for reading the inputs, as for `fedskew run`."),
-    ] = None,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict with an exported model; with known classes, also print the metrics."""
@@ -103,19 +95,15 @@ def predict(
     for path in (model, data):
         if not path.exists():
             raise DataError("there is no such file or folder", where=str(path))
-    reading: dict[str, Any] = {
-        "max_image_pixels": max_image_pixels,
-        "max_unpacked_mib": max_unpacked_mib,
-    }
+    reading: dict[str, Any] = {}
     for key, value in checked_texts(settings, alone=False).items():
         field = key.replace("-", "_")
         require(field in READ_BY, key, value, "says nothing of how inputs are read")
         reading[field] = value
-    with at_once():
-        from client_app.process import choose_device
-        from fedskew.export.inputs import read_inputs
-        from fedskew.export.model_folder import ModelFolder
-        from fedskew.export.predict import predict as predict_inputs
+    from client_app.process import choose_device
+    from fedskew.export.inputs import read_inputs
+    from fedskew.export.model_folder import ModelFolder
+    from fedskew.export.predict import predict as predict_inputs
 
     stderr = console(stderr=True)
     folder = ModelFolder(model)
@@ -139,7 +127,7 @@ def predict(
 def print_predictions(
     predictions: "list[Prediction]", numbers: "ModelNumbers | None", classes: tuple[str, ...]
 ) -> None:
-    """Print the first predictions and, where classes are known, the metrics and the confusion matrix."""
+    """Print the first predictions and, where classes are known, the metrics."""
     out.print(predictions_table(predictions))
     others = len(predictions) - SHOWN_ROWS
     if others > 0:
@@ -147,12 +135,6 @@ def print_predictions(
     if numbers is None:
         return
     out.print(numbers_table(numbers, classes))
-    if numbers.confusion is not None and len(numbers.confusion) <= SHOWN_CLASSES:
-        title = "How often which class is predicted"
-        table = terminal_table("true class", *numeric(*classes), title=title)
-        for true_class, counts in zip(classes, numbers.confusion, strict=True):
-            table.add_row(Text(true_class), *map(str, counts))
-        out.print(table)
 
 
 def predictions_json(

@@ -23,64 +23,37 @@ application = typer.Typer(
 @application.command()
 def new(
     folder: Folder,
-    name: Annotated[str, typer.Option(help="The federation's name.")],
-    address: Annotated[str, typer.Option(help="HOST:PORT at which sites reach it.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="The federation's name.")],
+    address: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where sites reach it.")],
     classes: Annotated[
-        str,
-        typer.Option(
-            help="The classes' names in order, separated by commas. Needed without --app.",
-            show_default=False,
-        ),
+        str, typer.Option(metavar="A,B", help="The classes in order. Needed without --app.")
     ] = "",
     input_shape: Annotated[
         str,
-        typer.Option(
-            help="CHANNELSxHEIGHTxWIDTH, or a number of features. Needed without --app and --columns.",
-            show_default=False,
-        ),
+        typer.Option(metavar="CxHxW", help="Or the number of features. Needed without --app."),
     ] = "",
     columns: Annotated[
         str,
-        typer.Option(
-            help="A table's input columns in order, separated by commas, or a CSV or npz file that names them.",
-            show_default=False,
-        ),
+        typer.Option(metavar="A,B", help="A table's input columns, or a file that has them."),
     ] = "",
     mean: Annotated[
         str,
-        typer.Option(
-            help="Mean of the inputs, one number or one per channel; "
-            "default: 0.5 on the scale 0..1 of images; of a table that of each column over all sites.",
-            show_default=False,
-        ),
+        typer.Option(metavar="X", help="Of the inputs, in place of 0.5 or a table's own."),
     ] = "",
     std: Annotated[
         str,
-        typer.Option(
-            help="Standard deviation of the inputs; default: 0.5 for images; of a table that of each column over all "
-            "sites.",
-            show_default=False,
-        ),
+        typer.Option(metavar="X", help="Of the inputs, in place of 0.5 or a table's own."),
     ] = "",
     min_sites: Annotated[
         int | None,
-        typer.Option(
-            min=2,
-            help="Smallest number of sites in a round.",
-            show_default="more than half of the sites",
-        ),
+        typer.Option(metavar="N", min=2, help="Fewest sites in a round (default: over half)."),
     ] = None,
-    listen: Annotated[str, typer.Option(help="Address to listen on for sites.")] = "0.0.0.0",
+    listen: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "0.0.0.0",
     app: Annotated[
-        Path | None,
-        typer.Option(help="Another Flower app, a folder or .fab.", show_default="FedSkew's"),
+        Path | None, typer.Option(metavar="PATH", help="Another Flower app, a folder or .fab.")
     ] = None,
     authority_key: Annotated[
-        Path | None,
-        typer.Option(
-            help="File for the CA's private key, for example on an offline USB stick.",
-            show_default="FOLDER/ca.key",
-        ),
+        Path | None, typer.Option(metavar="FILE", help="The CA's key (default: FOLDER/ca.key).")
     ] = None,
     coordinator_key: CoordinatorKey = None,
 ) -> None:

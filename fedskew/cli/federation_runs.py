@@ -16,8 +16,8 @@ CoordinatorKey = Annotated[
     Path | None,
     typer.Option(
         "--coordinator-key",
-        help="File of the key that signs runs.",
-        show_default="FOLDER/coordinator.key",
+        metavar="FILE",
+        help="The key that signs runs (default: FOLDER/coordinator.key).",
     ),
 ]
 RunSettingWords = Annotated[

@@ -1,10 +1,7 @@
 """`fedskew keep` and `fedskew verify`: records of finished runs, for another machine and for another person."""
 
-import json
 import random
 from collections.abc import Iterable
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from data import SettingError
-from fedskew.cli import options
-from fedskew.cli.options import ExperimentsFile, RecordsFolder
+from fedskew.cli.options import ExperimentsFile, Jobs, RecordsFolder, Results, Settings
 from fedskew.cli.run_selection import Choice, choose
 from fedskew.cli.terminal import FAILED, complain, console
 
@@ -22,13 +18,7 @@ if TYPE_CHECKING:
 
 Name = Annotated[
     str,
-    typer.Argument(
-        help="A suite of the papers' statements, as papers.", autocompletion=options.experiments
-    ),
-]
-Settings = Annotated[list[str] | None, options.set_option("A setting, as for `fedskew run`.")]
-Results = Annotated[
-    str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
+    typer.Argument(help="A suite of the papers' statements, as papers."),
 ]
 
 
@@ -65,51 +55,43 @@ def verify(
     cells: Annotated[int, typer.Option(min=1, help="Kept runs to repeat, drawn at random.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of that draw.")] = 0,
     records: RecordsFolder = None,
-    results: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Keep the repetitions in FOLDER/verify: the same command then goes on after an interruption.",
-        ),
-    ] = None,
     experiments: ExperimentsFile = None,
     settings: Settings = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Parallel runs (0 = choose automatically).")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    jobs: Jobs = 0,
 ) -> None:
-    """Repeat kept runs drawn at random, and compare hashes or, on another CPU type, intervals."""
-    choice = suite_of(name, experiments, settings, None)
+    """Repeat kept runs drawn at random, and compare their hashes and numbers."""
+    # In the folder that records are kept from the runs are finished, and would be compared with themselves.
+    with TemporaryDirectory(prefix="fedskew-verify-") as results:
+        choice = suite_of(name, experiments, settings, results)
+        repeat(choice, cells, seed, records, jobs)
+
+
+def repeat(choice: Choice, cells: int, seed: int, records: Path | None, jobs: int) -> None:
+    """Repeat kept runs in an empty results folder, and print what comes of it.
+
+    Raises typer.Exit with FAILED where one is not repeated.
+    """
+    from fedskew.engines import Resources
     from fedskew.experiments.plan import runs
     from fedskew.report.kept_records import compared, kept_runs, records_folder
     from fedskew.report.runs import Run
-    from fedskew.scheduling import Resources
     from fedskew.sweep import run_all
 
-    if results is not None:
-        check_folder("--results", results)
-    kept = kept_runs(records_folder(records), runs(choice.cells()))
+    planned = choice.cells()
+    kept = kept_runs(records_folder(records), runs(planned))
     drawn = draw(kept.values(), cells, seed)
-    entries = {experiment.name: experiment for experiment in choice.experiments}
-    out = console(stderr=as_json)
-    lines = []
-    # In the folder that records are kept from the runs are finished, and would be compared with themselves.
-    repetitions = nullcontext(results) if results else TemporaryDirectory(prefix="fedskew-verify-")
-    with repetitions as folder:
-        anew = replace(choice, overrides={**choice.overrides, "results": f"{folder}/verify"})
-        of_drawn = [cell for cell in anew.cells() if cell.run.run_id in drawn]
-        _, failed = run_all(runs(of_drawn), of_drawn, out, Resources(jobs=jobs))
-        for run in map(Run.read, runs(of_drawn)):
-            if run.finished:
-                of_run = [cell for cell in of_drawn if cell.run.run_id == run.name]
-                lines.append(compared(kept[run.name], run, of_run, entries))
-    if as_json:
-        print(json.dumps(lines, indent=2))
-    else:
-        for line in lines:
-            out.print(f"{line['run']}: {line['result']} ({line['origin']})")
+    of_drawn = [cell for cell in planned if cell.run.run_id in drawn]
+    out = console()
+    _, failed = run_all(runs(of_drawn), of_drawn, out, Resources(jobs=jobs))
+    repeated = 0
+    for run in map(Run.read, runs(of_drawn)):
+        if run.finished:
+            holds, line = compared(kept[run.name], run)
+            repeated += holds
+            out.print(f"{run.name}: {line}")
     for run_name, reason in failed.items():
         complain(f"{run_name}: {reason}", FAILED)
-    missing = len(drawn) - sum(line["holds"] for line in lines)
+    missing = len(drawn) - repeated
     if missing:
         complain(f"{missing} of {len(drawn)} kept runs were not repeated", FAILED)
         raise typer.Exit(FAILED)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from data import DataError, SettingError
-from fedskew.cli import options
-from fedskew.cli.options import ExperimentsFile, RecordsFolder
-from fedskew.cli.records import Results, Settings, check_folder
+from fedskew.cli.options import AsJson, ExperimentsFile, RecordsFolder, Results, Settings
+from fedskew.cli.records import check_folder
 from fedskew.cli.run_selection import check_settings
 from fedskew.cli.terminal import console, to_stdout
 from fedskew.experiments.entries import defaults
@@ -41,10 +40,7 @@ WITHOUT_WARNINGS = {"--csv", "--latex", "--bibtex"}
 def report(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Experiments to report; default: all finished runs.",
-            autocompletion=options.experiments,
-        ),
+        typer.Argument(help="Experiments to report; default: all finished runs."),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one HTML file that opens offline.")
@@ -53,7 +49,7 @@ def report(
     csv: Annotated[
         bool, typer.Option("--csv", help="Print one CSV line per row, column and selection.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
     latex: Annotated[
         bool, typer.Option("--latex", help="Print the tables as LaTeX, with intervals.")
     ] = False,

@@ -1,63 +1,47 @@
 """`fedskew run`: experiments, or one run from settings."""
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from data import require
-from fedskew.cli import options as shared
-from fedskew.cli.options import ExperimentsFile, RecordsFolder, method_option, set_option
+from fedskew.cli.options import (
+    AsJson,
+    ExperimentsFile,
+    Jobs,
+    Methods,
+    RecordsFolder,
+    Results,
+    Settings,
+)
 from fedskew.cli.run_selection import choose
-from fedskew.signals import at_once
-
-
-class Engine(StrEnum):
-    """Where the clients run."""
-
-    inprocess = "inprocess"
-    workers = "workers"
-    ray = "ray"
 
 
 def run(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Experiments; without one, a run from settings.",
-            autocompletion=shared.experiments,
-        ),
+        typer.Argument(help="Experiments; without one, a run from settings."),
     ] = None,
-    engine: Annotated[
-        Engine | None,
-        typer.Option(metavar="NAME", help="inprocess, workers or ray."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None, set_option("A setting of `fedskew list settings`.")
-    ] = None,
+    engine: Annotated[str, typer.Option(metavar="NAME", help="inprocess, workers or ray.")] = "",
+    settings: Settings = None,
     row: Annotated[list[str] | None, typer.Option(help="Run only this row of the tables.")] = None,
     column: Annotated[
         list[str] | None, typer.Option(help="Run only this column of the tables.")
     ] = None,
-    method: Annotated[
-        list[str] | None,
-        method_option("Methods, each with every seed."),
-    ] = None,
+    method: Methods = None,
     seed: Annotated[
         list[str] | None,
         typer.Option(metavar="0,1", help="Seeds, instead of the experiments' own."),
     ] = None,
     experiments: ExperimentsFile = None,
-    results: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="The setting results.")
-    ] = None,
+    results: Results = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Run finished runs again from the start.")
     ] = False,
     workers: Annotated[
         int, typer.Option(metavar="N", min=0, help="Processes that run clients.")
     ] = 0,
-    jobs: Annotated[int, typer.Option(metavar="N", min=0, help="Parallel runs.")] = 0,
+    jobs: Jobs = 0,
     client_gpus: Annotated[
         float, typer.Option(metavar="X", min=0.0, help="With Ray: share of a GPU for each client.")
     ] = 0.0,
@@ -68,27 +52,14 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and its cost; run nothing.")
     ] = False,
-    probe: Annotated[
-        bool, typer.Option("--probe", help="As --dry-run, after a round of each training.")
-    ] = False,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write live curves (the setting tensorboard).")
-    ] = False,
     sites: Annotated[
         str,
         typer.Option(metavar="FOLDER", help="Rehearse a run of SITE/site.toml there."),
     ] = "",
-    verbose: Annotated[bool, typer.Option("--verbose", help="As `report --verbose`.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print summaries as JSON, progress to stderr.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
-    options = {
-        "results": results,
-        "overwrite": overwrite or None,
-        "tensorboard": tensorboard or None,
-    }
+    options = {"results": results, "overwrite": overwrite or None}
     choice = choose(
         names or [],
         experiments,
@@ -96,19 +67,21 @@ def run(
         method or [],
         seed or [],
         options,
-        need_data=probe or not dry_run,
+        need_data=not dry_run,
     )
     several = bool(choice.experiments)
     require(several or not jobs, "--jobs", jobs, "is for several runs")
     require(not (several and sites), "--sites", sites, "is for one run")
     is_allowed = records is None or choice.suite is not None
     require(is_allowed, "--records", str(records), "is for papers and its like")
+    from fedskew.engines import Resources
+
+    resources = Resources(engine, jobs, workers, client_gpus, ray_address)
+    resources.check()
     # This import loads torch, which takes a second. It comes last, so that a mistyped option is refused at once.
-    with at_once():
-        from fedskew.cli.run_execution import Options, run_experiments, run_single
-        from fedskew.scheduling import Resources
-    resources = Resources(engine.value if engine else "", jobs, workers, client_gpus, ray_address)
-    chosen = Options(resources, records, dry_run or probe, probe, as_json, verbose)
+    from fedskew.cli.run_execution import Options, run_experiments, run_single
+
+    chosen = Options(resources, records, dry_run, as_json)
     if several:
         run_experiments(choice, row or (), column or (), chosen)
         return

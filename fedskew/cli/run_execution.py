@@ -17,12 +17,11 @@ from data.dataset import missing
 from fedskew import costs
 from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import FAILED, complain, console
-from fedskew.data_warnings import print_warnings
+from fedskew.data_check import print_warnings
+from fedskew.engines import Resources
 from fedskew.experiments.plan import Cell, TunedValues, runs, selected, trials, values_of_rows
-from fedskew.formatting import plural
 from fedskew.report.kept_records import kept_runs, origins, records_folder
 from fedskew.report.runs import Run
-from fedskew.scheduling import Resources
 from fedskew.sweep import earlier_result, labels, refuse_missing_gpus, run_all
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, Scalar, model_line
@@ -39,9 +38,7 @@ class Options:
     resources: Resources
     records: Path | None
     dry_run: bool
-    probe: bool
     as_json: bool
-    verbose: bool
 
 
 def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) -> None:
@@ -76,17 +73,17 @@ def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) ->
         return
     from fedskew.report.single_runs import table
 
-    print_reports([table([Run.read(settings)])], out, options.verbose)
+    print_reports([table([Run.read(settings)])], out)
     out.print(str(settings.folder), style="dim")
 
 
-def print_reports(found: "Sequence[ExperimentResults]", out: Console, verbose: bool) -> None:
+def print_reports(found: "Sequence[ExperimentResults]", out: Console) -> None:
     """Print what `fedskew report` prints of these results."""
     from fedskew.report.document import document
     from fedskew.report.render import terminal_text
 
     documents = [document(results) for results in found if results.has_ended]
-    out.print(terminal_text(documents, out.width, verbose), end="")
+    out.print(terminal_text(documents, out.width, verbose=False), end="")
 
 
 def run_experiments(
@@ -147,21 +144,16 @@ def show_report(choice: Choice, out: Console, options: Options) -> None:
     from fedskew.report.results import gather
 
     found = [gather(entry, choice.overrides, choice.file) for entry in choice.experiments]
-    print_reports(found, out, options.verbose)
+    print_reports(found, out)
 
 
 def show_plan(
     planned: Sequence[RunSettings], cells: Sequence[Cell], out: Console, options: Options
 ) -> None:
-    """Print what a command would do and what it would cost, by observed rounds; a probe observes them first."""
+    """Print what a command would do and what it would cost, by observed rounds."""
     if not planned:
         out.print("every run is finished or kept: nothing is left to train", markup=False)
         return
-    unobserved = costs.probes(planned) if options.probe else []
-    if unobserved:
-        out.print(f"{plural(len(unobserved), 'probe')} of one round", markup=False)
-        _, failed = run_all(unobserved, (), out, options.resources)
-        exit_if_failed(failed, len(unobserved))
     entries = costs.plan_costs(planned, labels(planned, cells))
     if options.as_json:
         print(json.dumps([asdict(entry) for entry in entries], indent=2))

@@ -1,16 +1,14 @@
 """`fedskew select`: compare methods on a federation."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from data import require
-from fedskew.cli.options import method_option, set_option
+from fedskew.cli.options import Jobs, Methods, Settings
 from fedskew.cli.run_selection import check_settings, words
 from fedskew.cli.terminal import console
 from fedskew.experiments.entries import defaults
-from fedskew.signals import at_once
 from server_app.keys import read_texts
 
 
@@ -18,14 +16,11 @@ def select(
     minutes: Annotated[
         float, typer.Option(min=0, help="Minutes after which none of the three experiments begins.")
     ],
-    method: Annotated[
-        list[str] | None,
-        method_option("Compare only these methods with FedAvg and CCVR."),
-    ] = None,
+    method: Methods = None,
     target: Annotated[
         str,
         typer.Option(
-            help="The number that decides: balanced-accuracy, accuracy, site-mean, worst-site, auroc, brier."
+            help="The number that decides: balanced-accuracy, accuracy, site-mean, worst-site, auroc."
         ),
     ] = "balanced-accuracy",
     without: Annotated[
@@ -35,36 +30,24 @@ def select(
             help="What must not be uploaded, as class-counts,class-statistics: such methods are left out.",
         ),
     ] = None,
-    settings: Annotated[list[str] | None, set_option("A setting.")] = None,
-    match_counts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="COUNTS.csv", help="Partition the data set by exactly these class counts."
-        ),
-    ] = None,
+    settings: Settings = None,
     results: Annotated[
         str, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = "results",
-    jobs: Annotated[int, typer.Option(min=0, help="Parallel runs (0 = choose automatically).")] = 0,
+    jobs: Jobs = 0,
 ) -> None:
     """Find the best method for a federation, by three experiments on validation data."""
     given = {**read_texts(settings or [], defaults()), "results": results}
     for key in ("method", "seed", "evaluate-every", "evaluate-on"):
         rule = "is what a selection sets itself: methods are stated by --method"
         require(key not in given, key, given.get(key, ""), rule)
-    for key in ("keep-best", "patience"):
-        rule = "has no effect: a selection measures its runs in the last round alone"
-        require(key not in given, key, given.get(key, ""), rule)
-    if match_counts is not None:
-        rule = "does not go with --match-counts, which says who holds what"
-        for key in ("partition", "partition-file", "alpha", "clients"):
-            require(key not in given, key, given.get(key, ""), rule)
+    rule = "has no effect: a selection measures its runs in the last round alone"
+    require("keep-best" not in given, "keep-best", given.get("keep-best", ""), rule)
     methods = words("method", method or [])
     check_settings(given, methods)
-    with at_once():  # with torch, which takes seconds
-        from fedskew import select as selection
-    if match_counts is not None:
-        given["partition-file"] = str(selection.partition_by_counts(match_counts, given).resolve())
+    # with torch, which takes seconds
+    from fedskew import select as selection
+
     selection.select(
         given, methods, target, words("without", without or []), minutes, jobs, console()
     )

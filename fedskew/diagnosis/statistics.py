@@ -143,9 +143,7 @@ def statistics(counts_KC: Counts, subjects: Subjects | None = None) -> Statistic
     )
 
 
-def chi_square_p(
-    counts: Counts, expected: ArrayLike, freedom: int, design_effect: float = 1.0
-) -> float:
+def chi_square_p(counts: Counts, expected: ArrayLike, freedom: int, design_effect: float) -> float:
     """Return p of Pearson's chi-square over the design effect: how many samples say as much as one independent one."""
     statistic = ((counts - np.asarray(expected)) ** 2 / expected).sum()
     return float(chdtrc(freedom, statistic / design_effect))
@@ -168,7 +166,7 @@ def design_effects(subjects: Subjects) -> tuple[float, float]:
     return max(1.0, class_effect), max(1.0, size_effect)
 
 
-def local_tail_share(counts_KC: Counts, expected_KC: Floats, design_effect: float = 1.0) -> float:
+def local_tail_share(counts_KC: Counts, expected_KC: Floats, design_effect: float) -> float:
     """Return the share of the samples that are at sites with a tail of their own: see `LOCAL_TAIL`.
 
     Args:
@@ -184,7 +182,7 @@ def local_tail_share(counts_KC: Counts, expected_KC: Floats, design_effect: floa
     return float(counts_KC[tailed_K].sum() / counts_KC.sum())
 
 
-def single_site_classes(counts_KC: Counts, subjects: Subjects | None = None) -> tuple[int, ...]:
+def single_site_classes(counts_KC: Counts, subjects: Subjects | None) -> tuple[int, ...]:
     """Return the classes at one site that chance would put at a single one with p <= 0.01 over all classes.
 
     A class of n samples is by chance at one site alone with probability sum_k (n_k / N)^n. Where it is known whose the

@@ -1,10 +1,11 @@
-"""The engines that run clients: this process, worker processes, or Ray."""
+"""The engines that run clients: this process, worker processes, or Ray; and what a command may use of the machine."""
 
 import multiprocessing
+import os
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +15,81 @@ from data.readers.catalog import is_sites
 from data.text import LineSink
 from fedskew.signals import one_interrupt
 
-if TYPE_CHECKING:  # they import torch, which the gateway and most federation commands do not need
-    from fedskew.scheduling import Resources
-    from server_app.run_folder import RunFolder
+if TYPE_CHECKING:  # it imports torch, which the gateway and most federation commands do not need
     from server_app.run_settings import RunSettings
 
 APP = ROOT
 """The folder of the Flower app: the clone that this package is installed from."""
-INTERVAL = 0.1
-"""Seconds between two looks for new records of a run that another process executes."""
+
+
+ENGINES = ("inprocess", "workers", "ray")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a command may use: its options --engine, --jobs, --workers, --client-gpus and --ray-address."""
+
+    engine: str = ""
+    """One of ENGINES; empty is chosen: by `shared`, and inprocess for a run alone."""
+    jobs: int = 0
+    """Runs at a time; 0 is chosen by cores and memory."""
+    workers: int = 0
+    """Processes of each run that run clients; 0 is one per core."""
+    client_gpus: float = 0.0
+    """With Ray, the share of a GPU that each client has."""
+    ray_address: str = ""
+    """With Ray, HOST:PORT of a running cluster, or auto; empty starts Ray on this machine."""
+
+    def check(self) -> None:
+        """Raise SettingError for an unknown engine, or an option of another engine."""
+        engines = ", ".join(ENGINES)
+        known = not self.engine or self.engine in ENGINES
+        require(known, "--engine", self.engine, f"must be one of {engines}")
+        is_ray = self.engine == "ray"
+        of_ray = {"--client-gpus": self.client_gpus, "--ray-address": self.ray_address}
+        for option, value in of_ray.items():
+            require(is_ray or not value, option, value, "is for --engine ray")
+        rule = "must be 1 with --engine ray, which takes the machine for one run"
+        require(not is_ray or self.jobs <= 1, "--jobs", self.jobs, rule)
+
+    def shared(self, runs: Sequence["RunSettings"]) -> "Resources":
+        """Return how the runs share the machine; what is 0 or empty is chosen so that the last run ends soonest.
+
+        That is one in-process run a core, as a run in one process has no idle core while it averages and evaluates;
+        where there are more cores than runs, the runs divide them.
+        """
+        self.check()
+        if self.engine == "ray":
+            return replace(self, jobs=1)
+        from client_app.state import cores  # with torch
+
+        by_cores = cores() // max(1, self.workers)
+        jobs = self.jobs or max(1, min(len(runs), by_cores))
+        # On a GPU one worker is enough: each would take memory of the GPU.
+        workers = self.workers or (1 if gpus_for(runs) else max(1, cores() // jobs))
+        engine = self.engine or ("workers" if workers > 1 else "inprocess")
+        return replace(self, engine=engine, jobs=jobs, workers=workers)
+
+
+ANY = Resources()
+"""All is chosen."""
+
+
+def gpus_for(runs: Sequence["RunSettings"]) -> list[str]:
+    """Return the GPUs that the runs may use, by the names of CUDA_VISIBLE_DEVICES; nothing on them is touched."""
+    if all(run.general.device == "cpu" for run in runs):
+        return []
+    import torch
+
+    count = torch.cuda.device_count()
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(count)) if listed is None else listed.split(",")
+    return list(islice(names, count))  # CUDA sees the GPUs before the first invalid name
 
 
 def execute(
     settings: "RunSettings",
-    resources: "Resources",
+    resources: Resources,
     report_line: LineSink,
     sites: str = "",
 ) -> dict[str, Any]:
@@ -52,7 +114,7 @@ def execute(
         return run(grid, settings, report_line)
 
 
-def grid_of(settings: "RunSettings", resources: "Resources", sites: str) -> Any:
+def grid_of(settings: "RunSettings", resources: Resources, sites: str) -> Any:
     """Return the grid that runs the clients; to be used as a context manager."""
     if is_sites(settings.data.dataset) or sites:
         return rehearsal_grid(settings, resources.engine, sites)
@@ -94,34 +156,3 @@ def rehearsal_grid(settings: "RunSettings", engine: str, folder: str) -> Any:
     rule = f"is not what the sites of {folder} have approved, whose sha256 is {approved[:16]}..."
     require(approved == agreement.sha256, "dataset", settings.data.dataset, rule)
     return RehearsalGrid(sites, agreement)
-
-
-@contextmanager
-def following(folder: "RunFolder", report_line: LineSink) -> Iterator[None]:
-    """Within this context, report the line of every round that another process adds to the run's records."""
-    reported = {record.round for record in folder.rounds()}
-    ended = threading.Event()
-
-    def report_new() -> None:
-        for record in folder.rounds():
-            if record.round not in reported:
-                reported.add(record.round)
-                report_line(record.line)
-
-    def follow() -> None:
-        size = -1
-        last = False
-        while not last:
-            last = ended.wait(INTERVAL)
-            now = folder.rounds_file.stat().st_size if folder.rounds_file.exists() else 0
-            if now != size:
-                size = now
-                report_new()
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

@@ -9,7 +9,7 @@ from typing import NoReturn
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from client_app.flower_internals import TaskIdentity, message_from_proto, message_to_proto
+from client_app.flower_internals import TaskIdentity
 from client_app.messages import handing_over
 from data.agreement import Agreement, as_flower_has_it
 from data.text import printable, sentence
@@ -36,19 +36,16 @@ class Refusing(Grid):
 class LocalGrid(Refusing):
     """Hands every message straight to the ClientApp and returns its replies: clients run one after the other.
 
-    `faithful` sends each message through flwr's own protobuf, as it would travel, instead of handing tensors over. Both
-    give the same results to the bit. To be used as a context manager.
+    To be used as a context manager.
     """
 
-    def __init__(self, faithful: bool = False) -> None:
-        self.faithful = faithful
+    def __init__(self) -> None:
         self.stack = ExitStack()
         self.out: dict[str, Message] = {}
 
     def __enter__(self) -> "LocalGrid":
         identify()
-        if not self.faithful:
-            self.stack.enter_context(handing_over())
+        self.stack.enter_context(handing_over())
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -86,11 +83,7 @@ class LocalGrid(Refusing):
 
     def answer_here(self, message: Message) -> Message:
         """Return the reply of this process's ClientApp."""
-        if not self.faithful:
-            return handle(message)
-        received = message_from_proto(message_to_proto(message))
-        reply = handle(received)
-        return message_from_proto(message_to_proto(reply))
+        return handle(message)
 
 
 def identify() -> None:
@@ -127,13 +120,8 @@ class Node:
 class RehearsalGrid(LocalGrid):
     """One node per site, each with the public key that the agreement names; all run in this process."""
 
-    def __init__(
-        self,
-        sites: Mapping[int, Site],
-        agreement: Agreement,
-        faithful: bool = False,
-    ) -> None:
-        super().__init__(faithful=faithful)
+    def __init__(self, sites: Mapping[int, Site], agreement: Agreement) -> None:
+        super().__init__()
         self.sites = sites
         self.nodes = []
         for number, site in enumerate(agreement.sites):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Strict
+from pydantic import BeforeValidator, ConfigDict, Field, Strict
 from pydantic.dataclasses import dataclass
 
 from data import SettingError, require
@@ -92,11 +92,11 @@ class Better(Claim):
     better: str
     than: str
     sooner: Truth = False
-    times: Number = 1.0
+    times: Annotated[Number, Field(ge=1)] = 1.0
     """With `sooner`: `better` needs at most 1 / times of the rounds."""
     smoother: Truth = False
     """Compare the mean change between evaluated rounds, in the second half of the two curves."""
-    within: Number = 0.0
+    within: Annotated[Number, Field(ge=0)] = 0.0
     """Points: the rows are equivalent, their difference lies within this margin (Schuirmann 1987). 0 asks for more."""
 
     @property
@@ -120,8 +120,6 @@ class Better(Claim):
         )
         require(rows[self.better] != rows[self.than], "than", self.than, rule)
         require(self.times == 1 or self.sooner, "times", self.times, "is for `sooner: true`")
-        require(self.times >= 1, "times", self.times, "must be at least 1")
-        require(self.within >= 0, "within", self.within, "must be at least 0")
         forms = [self.sooner, self.smoother, self.within > 0]
         require(sum(forms) < 2, "better", self.better, "takes one of sooner, smoother and within")
 
@@ -130,11 +128,11 @@ class Better(Claim):
 class Contrast(Claim):
     """Every row of `over`, or its difference from the row `than`, has a shape over the columns in their order."""
 
-    over: tuple[str, ...]
+    over: Annotated[tuple[str, ...], Field(min_length=1)]
     than: str = ""
     trend: Literal["", "rises", "falls"] = ""
     """The fitted line's rise from the first column to the last exceeds `by`, and each step is above -slack."""
-    slack: Number = 0.0
+    slack: Annotated[Number, Field(ge=0)] = 0.0
     """Points that a step of a trend may go the other way; .inf asks nothing of the steps."""
     peak: Label = ""
     """The column that is higher than every other one by more than `by`."""
@@ -156,9 +154,7 @@ class Contrast(Claim):
         super().check(rows, columns)
         of_claim = self.columns or columns
         shapes = [bool(self.trend), bool(self.peak), self.knee]
-        require(bool(self.over), "over", [], "must name at least one row")
         require(sum(shapes) == 1, "over", list(self.over), "needs one of trend, peak and knee")
-        require(self.slack >= 0, "slack", self.slack, "must be at least 0")
         require_known("peak", filter(None, [self.peak]), "column", of_claim)
         fits = len(of_claim) == 3 if self.knee else len(of_claim) > 1
         rule = "must be two or more, and for a knee three: before, at and after it"

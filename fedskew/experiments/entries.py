@@ -1,8 +1,8 @@
 """The YAML of a file of experiments, and the sentence of the first mistake that pydantic finds in an entry."""
 
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import fields
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,28 +11,23 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from data import InputError, SettingError
-from data.errors import NO_VALUE, shortened
-from data.text import finite_number, printable, said
-from server_app.keys import no_such, written
+from data.errors import NO_VALUE
+from data.text import printable, said
+from server_app.keys import no_such, typed, written
 from server_app.methods import Setting as Scalar
 
 # libyaml, where PyYAML has it, is ten times as fast.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-WORDS = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
-"""What a value of a type is called."""
-EXPECTED: Mapping[str, type] = {
-    "string_type": str,
-    "int_type": int,
-    "float_type": float,
-    "bool_type": bool,
-    "tuple_type": list,
+KEYS, LIST = "must be keys with values", "must be a list"
+RULES = {
+    "too_short": "must name at least one",
+    "tuple_type": LIST,
+    "mapping_type": KEYS,
+    "dict_type": KEYS,
+    "dataclass_type": KEYS,
 }
-"""What pydantic's types of errors ask for, where it is not keys with values."""
-CURES = {
-    "mapping values are not allowed": ': put text that holds a colon in quotes, as title: "A: B"',
-    "cannot start any token": ": indent by spaces, not by tabs, and put text that begins with @, ` or % in quotes",
-}
-"""What probably helps, by what PyYAML says is wrong."""
+"""What must hold, by pydantic's type of error, where its own sentence speaks of Python."""
+NESTED = (dict, list, tuple)
 
 
 @contextmanager
@@ -60,6 +55,12 @@ class UniqueLoader(LOADER):  # type: ignore[misc]
             self.checked.add(id(node))
             refuse_repeated_keys(node)
         super().flatten_mapping(node)
+
+
+# YAML 1.1, which PyYAML reads, takes 1e-2 for text and 1.0e-2 for a number; YAML 1.2 takes both for numbers.
+UniqueLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 def refuse_repeated_keys(node: yaml.MappingNode) -> None:
@@ -101,11 +102,9 @@ def entries_in_text(text: str, path: Path) -> dict[str, Any]:
         # PyYAML also lets a ValueError of an impossible date through, and a RecursionError.
         raise SettingError("experiments", str(path), f"is not YAML: {reason_of(error)}") from error
     if not isinstance(entries, dict):
-        rule = f"must be entries with keys, not {type_in_words(entries)}"
-        raise SettingError("experiments", str(path), rule)
+        raise SettingError("experiments", str(path), "must be entries with keys")
     for name in entries:
-        if not isinstance(name, str):
-            raise wrong("the name of an entry", name, str).within(path.name)
+        typed(f"{path.name}: the name of an entry", shown(name), str)
     return {name: entry for name, entry in entries.items() if not name.startswith(".")}
 
 
@@ -114,13 +113,7 @@ def reason_of(error: Exception) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return said(error)
     mark = error.problem_mark
-    problem = str(error.problem)
-    cure = ""
-    for part, what in CURES.items():
-        if part in problem:
-            cure = what
-    where = f"line {mark.line + 1}, column {mark.column + 1}"
-    return printable(f"{where}: {problem}{cure}")
+    return printable(f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}")
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -134,48 +127,28 @@ def read_as(kind: type, entry: object) -> Any:
     Raises SettingError for the first key that it does not have, or needs and lacks, and for a value of another type.
     """
     if not isinstance(entry, dict):
-        raise wrong("", entry, dict)
+        raise SettingError("", shown(entry), KEYS)
     try:
         return adapter(kind).validate_python(entry)
     except ValidationError as error:
-        raise refusal(error, kind) from error
-
-
-def refusal(error: ValidationError, kind: type) -> SettingError:
-    """Return the first of pydantic's errors about an object of `kind` as one sentence."""
-    first = error.errors()[0]
-    places = [public_name(part) for part in first["loc"] if isinstance(part, str)]
+        first = error.errors()[0]
+    places = ["methods" if part == "rows" else part for part in first["loc"]]
+    names = [part for part in places if isinstance(part, str)]
     problem = first.get("ctx", {}).get("error")
     if not isinstance(problem, SettingError):
-        problem = problem_of(first, places.pop(), kind)
-    if not places:
-        return problem
-    return problem.within(": ".join(places))
+        problem = problem_of(first, names.pop())
+    raise problem.within(": ".join(names)) if names else problem
 
 
-def problem_of(error: Mapping[str, Any], key: str, kind: type) -> SettingError:
-    """Return one of pydantic's errors about a key of an object of `kind` as an error of FedSkew."""
-    type_of_error = error["type"]
-    value = error["input"]
-    types = {field.name: field.type for field in fields(kind)}
-    if type_of_error == "missing":
-        example = "TEXT" if types.get(key) is str else "[..., ...]"
-        return SettingError(key, NO_VALUE, "is missing", remedy=f"write `{key}: {example}`")
-    if type_of_error == "unexpected_keyword_argument":
-        known = {public_name(name) for name in types} - {"name"}
-        rule = f"is no key; known are {', '.join(sorted(known))}"
-        return SettingError(key, NO_VALUE, rule)
-    if type_of_error == "literal_error":
-        return SettingError(key, shown(value), f"must be {error['ctx']['expected']}")
-    if type_of_error == "too_short":
-        return SettingError(key, shown(value), "must name at least one")
-    expected = EXPECTED.get(type_of_error, dict)
-    return wrong(key, value, expected)
-
-
-def public_name(field: str) -> str:
-    """Return what a file of experiments calls a field."""
-    return "methods" if field == "rows" else field
+def problem_of(error: Mapping[str, Any], key: str) -> SettingError:
+    """Return one of pydantic's errors about a key as an error of FedSkew."""
+    kind = error["type"]
+    if kind == "missing":
+        return SettingError(key, NO_VALUE, "is missing")
+    if kind == "unexpected_keyword_argument":
+        return SettingError(key, NO_VALUE, "is no key")
+    by_pydantic = error["msg"].replace("Input should", "must")
+    return SettingError(key, shown(error["input"]), RULES.get(kind, by_pydantic))
 
 
 def checked_settings(settings: object) -> dict[str, Scalar]:
@@ -187,18 +160,15 @@ def checked_settings(settings: object) -> dict[str, Scalar]:
         SettingError: There is no such setting, or its value has another type than its default.
     """
     if not isinstance(settings, Mapping | None):
-        raise wrong("", settings, dict)
+        raise SettingError("", shown(settings), KEYS)
     known = defaults()
     for key, value in (settings or {}).items():
         if key in known:
-            kind = type(known[key])
-            # An integer serves as a number.
-            if type(value) is not kind and not (kind is float and type(value) is int):
-                raise wrong(key, value, kind)
+            typed(key, shown(value), type(known[key]))
         elif "." not in str(key):
             raise no_such(str(key), shown(value), known)
-        elif type(value) not in WORDS:
-            raise SettingError(key, shown(value), f"must not be {type_in_words(value)}")
+        elif not isinstance(value, str | int | float):
+            raise SettingError(key, shown(value), "must be one value")
     return dict(settings or {})
 
 
@@ -216,41 +186,8 @@ def defaults() -> Mapping[str, Scalar]:
     return defaults()
 
 
-def wrong(key: str, value: Any, expected: type) -> SettingError:
-    """Return the error of a value of another type than the one expected, with what it probably means."""
-    rule = f"must be {WORDS[expected]}, not {type_in_words(value)}" if expected in WORDS else ""
-    remedy = ""
-    if expected is dict:
-        rule = "must be keys with values"
-    elif expected is list:
-        rule = "must be a list"
-        remedy = f"write [{shortened(str(value))}]" if type(value) in WORDS else ""
-    elif expected is str and type(value) in WORDS:
-        remedy = f'write "{shortened(str(value))}", in quotes'
-    elif type(value) is str and expected is not bool:
-        with suppress(ValueError):
-            number = finite_number(value.strip())
-            # YAML 1.1, which PyYAML reads, takes 1e-2 for text and 1.0e-2 for a number.
-            is_whole = expected is int and number == int(number)
-            text = yaml.safe_dump(int(number) if is_whole else number).split()[0]
-            remedy = f"write {text}" if is_whole or expected is float else ""
-    return SettingError(key, shown(value), rule, remedy=remedy)
-
-
-def type_in_words(value: Any) -> str:
-    """Return what a value of YAML is called."""
-    if value is None:
-        return "nothing"
-    return "a list" if isinstance(value, list) else WORDS.get(type(value), "something else")
-
-
 def shown(value: Any) -> Any:
     """Return a value as an error may show it: of a list or of keys the beginning, as aliases let them grow endless."""
-    nested = (dict, list, tuple)
-    if isinstance(value, nested):
-        beginning = []
-        for one in list(value)[:5]:
-            text = type_in_words(one) if isinstance(one, nested) else str(one)
-            beginning.append(text[:40])
-        return beginning
-    return value[:200] if isinstance(value, str) else value
+    if not isinstance(value, NESTED):
+        return value
+    return ["..." if isinstance(one, NESTED) else str(one)[:40] for one in list(value)[:5]]

@@ -27,6 +27,8 @@ from fedskew.experiments.claims import (
     require_known,
 )
 from fedskew.experiments.entries import (
+    KEYS,
+    LIST,
     checked_settings,
     defaults,
     entries_in_text,
@@ -34,7 +36,6 @@ from fedskew.experiments.entries import (
     read_as,
     shown,
     text_of,
-    wrong,
 )
 from server_app.keys import SELECTIONS
 from server_app.methods import Setting as Scalar
@@ -57,6 +58,10 @@ class Row:
     settings: Settings = field(default_factory=dict)
     deployed: str = ""
     """The model to read where a method deploys several, as in real-blocks-1; empty is the one of the method's name."""
+    only: tuple[Label, ...] = ()
+    """The columns that the row is in; empty is all."""
+    seeds: tuple[Whole, ...] = ()
+    """The seeds of the experiment's that the row has; empty is all."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -130,6 +135,8 @@ class Experiment:
         for key, labels in (("reaches", reached), ("cells", self.cells)):
             require_known(key, labels, "row", rows)
         require_known("metrics", self.metrics, "column", columns)
+        for row in self.rows:
+            require_known(f"methods: {row.label}: only", row.only, "column", columns)
         for label, cells in self.cells.items():
             rule = f"must have one number a column ({len(columns)})"
             require(len(cells) == len(columns), f"cells: {label}", list(cells), rule)
@@ -175,7 +182,8 @@ class Suite:
     title: str
     experiments: tuple[str, ...] = ()
     size: Literal["", "laptop", "full"] = ""
-    """The suite is what the claims of the file's papers need at that size. Empty is a suite of named experiments."""
+    """The suite is what the claims of the file's papers need at that size, before the experiments that it names. Empty
+    is a suite of named experiments."""
 
 
 def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
@@ -184,7 +192,7 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
         known = {**entry, "name": name}
         for key, field_name, read in (("methods", "rows", row_of), ("claims", "claims", claim_of)):
             if key in known and not isinstance(known[key], list):
-                raise wrong(key, known[key], list)
+                raise SettingError(key, shown(known[key]), LIST)
             if key in known:
                 known[field_name] = tuple(map(read, known.pop(key)))
         entry_as_read: Experiment = read_as(Experiment, known)
@@ -201,14 +209,11 @@ def row_of(entry: object) -> Row:
     ((label, values),) = named.items()
     with naming(f"methods: {label}"):
         if not isinstance(values, dict | None):
-            raise wrong(str(label), values, dict)
+            raise SettingError(str(label), shown(values), KEYS)
         own = {"method": str(label), **(values or {})}
-        fields = {key: own.pop(key) for key in ("method", "deployed") if key in own}
+        keys = ("method", "deployed", "only", "seeds")
+        fields = {key: own.pop(key) for key in keys if key in own}
         row: Row = read_as(Row, {"label": label, **fields})
-        names = [name.strip() for name in row.method.split("+")]
-        if len(set(names)) < len(names):
-            remedy = f"write {'+'.join(dict.fromkeys(names))}"
-            raise SettingError("method", row.method, "names a method twice", remedy=remedy)
         return replace(row, settings=checked_settings(own))
 
 
@@ -226,7 +231,7 @@ def _entries_in_text(text: str, path: Path) -> dict[str, Experiment | Suite]:
     with naming(path.name):
         for name, entry in entries.items():
             if not isinstance(entry, dict):
-                raise SettingError(name, shown(entry), "must be keys with values")
+                raise SettingError(name, shown(entry), KEYS)
             if not entry.keys() & {"experiments", "size"}:
                 experiments[name] = experiment(name, entry)
         for read in experiments.values():
@@ -253,6 +258,10 @@ def check_edition(paper: Experiment, experiments: Mapping[str, Experiment]) -> N
             require(not lacking, "entry", edition.name, f"lacks the rows {', '.join(lacking)}")
             columns = edition_columns(claim, paper, edition)
             require(bool(columns), "columns", edition.name, f"has none for the claim: {claim.says}")
+            for row in edition.rows:
+                absent = [name for name in columns if row.only and name not in row.only]
+                rule = f"has no row {row.label} there, for the claim: {claim.says}"
+                require(not absent or row.label not in claim.rows, "columns", absent, rule)
 
 
 def edition_columns(claim: Claim, paper: Experiment, edition: Experiment) -> tuple[str, ...]:
@@ -278,7 +287,7 @@ def suite(name: str, entry: Mapping[str, Any], experiments: Mapping[str, Experim
         needs_runs = any(not isinstance(claim, HeldBy) for claim in one.claims)
         if one.paper and needs_runs:
             measured.append(one.entry_at(as_read.size))
-    return replace(as_read, experiments=tuple(dict.fromkeys(measured)))
+    return replace(as_read, experiments=tuple(dict.fromkeys([*measured, *as_read.experiments])))
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------

@@ -105,6 +105,8 @@ def plan(
     for column in experiment.columns:
         rows = []
         for row in experiment.rows:
+            if row.only and column not in row.only:
+                continue
             settings = settings_of(experiment, row, column, overrides)
             if tune is not None:
                 value = tune.values[0] if tuned is None else tuned.get((row.label, column))
@@ -113,7 +115,8 @@ def plan(
                 settings[tune.key] = value
             rows.append((row, settings))
         for seed in chosen_seeds:
-            cells += planned(experiment.name, column, rows, seed)
+            of_seed = [(row, own) for row, own in rows if seed in (row.seeds or (seed,))]
+            cells += planned(experiment.name, column, of_seed, seed)
     return cells
 
 
@@ -201,23 +204,20 @@ def in_sections(settings: Mapping[str, Scalar], sections: set[str]) -> dict[str,
 
 def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> None:
     """Raise SettingError for a section's setting that no row uses, or that a row states and does not use itself."""
-    of_any = {""}
-    tables: list[tuple[Mapping[str, Scalar], set[str]]] = []
+    common = {**experiment.assumed, **experiment.settings, **overrides}
+    for column in experiment.columns.values():
+        common |= column
+    if experiment.tune is not None:
+        common[experiment.tune.key] = experiment.tune.values[0]
+    rule = f"has no effect: no such method in experiment {experiment.name} uses it"
+    unused = dict(common)
     for row in experiment.rows:
         sections = {"", *compose(row.method).sections}
-        of_any |= sections
-        tables.append((row.settings, sections))
-
-    common = [experiment.assumed, experiment.settings, overrides, *experiment.columns.values()]
-    if experiment.tune is not None:
-        common.append({experiment.tune.key: experiment.tune.values[0]})
-    for settings in common:
-        tables.append((settings, of_any))
-
-    rule = f"has no effect: no such method in experiment {experiment.name} uses it"
-    for settings, sections in tables:
-        for key, value in settings.items():
+        for key, value in row.settings.items():
             require(section_of(key) in sections, key, value, rule)
+        unused = {key: unused[key] for key in unused if section_of(key) not in sections}
+    for key, value in unused.items():
+        raise SettingError(key, value, rule)
 
 
 def selected(

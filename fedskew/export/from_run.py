@@ -30,7 +30,7 @@ from fedskew.formatting import site_names
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, best_checkpoint
 from server_app.keys import check_round
 from server_app.record import ModelNumbers
-from server_app.run_folder import RunFolder, why_ended_early, write_text
+from server_app.run_folder import RunFolder, write_text
 from strategies.core.server import AVERAGE
 
 
@@ -60,7 +60,6 @@ class TrainedRun:
             value = self.settings.get(key, 0)
             require(not value, key, value, "is for experiments: such a model is not exported")
         summary = folder.summary()
-        self.ended = why_ended_early(summary)
         try:
             self.checkpoint = Checkpoint.load(folder.checkpoint_file, folder.run)
         except (FileNotFoundError, BrokenCheckpoint) as error:
@@ -165,11 +164,11 @@ class TrainedRun:
         """
         metadata = self.description.metadata()
         rounds = sorted(self.checkpoint.memory_rounds.items())
-        digests = self.checkpoint.digests["memory"]
+        states = self.checkpoint.client_states
         if "agreement" in self.origin:
             names = self.origin["agreement"]["sites"]
             kept = {
-                names[client]: (round, digests.get(client, ""))
+                names[client]: (round, states[client].memory)
                 for client, round in rounds
                 if client < len(names)
             }
@@ -190,7 +189,7 @@ class TrainedRun:
                 raise DataError(rule, where=str(self.folder.settings_file))
             memory_folder = folder_of(self.folder.path, client)
             try:
-                memory = load_memory(memory_folder, round, self.folder.run, digests.get(client, ""))
+                memory = load_memory(memory_folder, round, self.folder.run, states[client].memory)
             except (Damaged, MemoryLost) as error:
                 raise DataError(f"{error}: overwrite = true repeats the run") from None
             if "private" in memory:
@@ -235,7 +234,6 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
         sites=list(model.sites),
         at_sites=model.at_sites,
         finished=run.finished,
-        ended=run.ended,
     )
     with owner_only():  # the card has scores; ONNX holds the weights that safetensors hold
         make_room(output)

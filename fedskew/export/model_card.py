@@ -38,7 +38,7 @@ def model_card(
         origin: the run's settings.json.
         models: the numbers of the exported round, by model.
         sites: the names of the sites that have a file of what they keep.
-        of_run: `finished`, `ended` (why it ended early), and `at_sites`, whether each site keeps its part elsewhere.
+        of_run: `finished`, and `at_sites`, whether each site keeps its part elsewhere.
     """
     names = about.method.split("+")
     data = data_names(origin)

@@ -11,7 +11,7 @@ from client_app.local_site import RUN_SIGNATURE
 from data import DataError, federate
 from data.agreement import Agreement
 from data.text import LineSink, printable
-from fedskew.engines import APP, following
+from fedskew.engines import APP
 from fedskew.engines.processes import LaunchFailed, alive, reason, running
 from fedskew.federation.control import (
     Control,
@@ -90,18 +90,45 @@ def run(
     if warning:
         report_line(warning)
     config = {**settings.going_on().run_config(), RUN_SIGNATURE: signed}
-    with locked(folder.state), following(results, report_line):
-        return complete(folder, config, results, report_line, wait)
+    with locked(folder.state):
+        return complete(folder, config, RoundLines(results, report_line), wait)
+
+
+class RoundLines:
+    """The lines of the rounds that another process adds to a run's records."""
+
+    def __init__(self, results: RunFolder, report_line: LineSink) -> None:
+        self.results = results
+        self.report_line = report_line
+        self.reported = {record.round for record in results.rounds()}
+        self.size_reported = -1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records so far."""
+        file = self.results.rounds_file
+        return file.stat().st_size if file.exists() else 0
+
+    def report(self) -> None:
+        """Report the lines of new rounds."""
+        size = self.size
+        if size == self.size_reported:
+            return
+        self.size_reported = size
+        for record in self.results.rounds():
+            if record.round not in self.reported:
+                self.reported.add(record.round)
+                self.report_line(record.line)
 
 
 def complete(
     folder: FederationFolder,
     config: Mapping[str, Any],
-    results: RunFolder,
-    report_line: LineSink,
+    lines: RoundLines,
     wait: float | None,
 ) -> dict[str, Any]:
     """Submit a run until it has a summary, and return that. The arguments and errors are those of `run`."""
+    results, report_line = lines.results, lines.report_line
     patience = PATIENCE if wait is None else wait
     minutes = f"{patience / 60:g} minutes"
     control = Control(folder)
@@ -113,7 +140,7 @@ def complete(
         try:
             number = control.submit(APP, config)
             away = None
-            follow(folder, control, number, results, report_line)
+            follow(folder, control, number, lines)
         except Unreachable as error:
             if away is None:
                 away = time.monotonic()
@@ -125,7 +152,7 @@ def complete(
                 ) from None
             time.sleep(LOOK)
         except RunLost as error:
-            size = results.rounds_file.stat().st_size if results.rounds_file.exists() else 0
+            size = lines.size
             losses.append(size)
             if losses[-ATTEMPTS:] == [size] * ATTEMPTS:  # no round was recorded in between
                 raise LaunchFailed(
@@ -138,25 +165,22 @@ def complete(
             raise
         except LaunchFailed as error:
             wait_for_sites(folder.agreement, control, wait or 0.0, error, report_line)
+    lines.report()
     return summary
 
 
-def follow(
-    folder: FederationFolder,
-    control: Control,
-    number: int,
-    results: RunFolder,
-    report_line: LineSink,
-) -> None:
-    """Return once there is a summary; `report_line` gets a line about whatever holds the run up.
+def follow(folder: FederationFolder, control: Control, number: int, lines: RoundLines) -> None:
+    """Return once there is a summary; meanwhile report new rounds, and whatever holds the run up.
 
     Raises RunLost for a process that is gone, LaunchFailed for an app that failed or that nothing begins.
     """
+    results = lines.results
     process: psutil.Process | None = None
     submitted = last_look = time.monotonic()
     ended = float("inf")  # when the process was first seen to have ended
     waits_for = ""
     while not results.summary_file.exists():
+        lines.report()
         now = time.monotonic()
         process = process or next(iter(running(folder.path, SERVER_APP)), None)
         if process is not None and not alive(process):
@@ -168,7 +192,7 @@ def follow(
             before = waits_for
             waits_for = waiting_line(results)
             if waits_for not in ("", before):
-                report_line(waits_for)
+                lines.report_line(waits_for)
             if status.finished and not results.summary_file.exists():
                 # By flwr's own details; an app's failure is no loss, whatever it says.
                 if status.details.strip().lower().startswith(LOST):

@@ -301,7 +301,10 @@ class MethodStrategy(FedAvg):
 
     def _consumed(self) -> list[str]:
         """Return the names of the uploads that every reply must have."""
-        names = [part.consumes for part in self.parts if part.consumes]
+        names = []
+        for part in self.parts:
+            if part.uses and not self.server.variants[part.uses].upload.question:
+                names.append(part.uses)
         return [*names, BATCH_NORM] if self._due_norm else names
 
     def _nobody_left(self, server_round: int, reasons: Sequence[str]) -> str:
@@ -348,14 +351,11 @@ class MethodStrategy(FedAvg):
         result = RoundResult(received(self.model, arrays))
         for part in self.parts:
             state = self._states[part.name]
-            if overridden(type(part), "monitor"):
-                result.states[part.name], numbers = part.monitor(self.server, state, updates)
-                result.metrics |= numbers
-            elif overridden(type(part), "combine"):
+            if overridden(type(part), "combine"):
                 combined, result.states[part.name] = part.combine(self.server, state, updates)
                 result = replace(result, shared=combined)
                 arrays = sent(self.model, combined, arrays)
-            elif not part.final_question and not part.closed_form:
+            elif not part.uses or not self.server.variants[part.uses].upload.question:
                 result.deploy(self.server, [part], self._states, updates)
         self._adopt(result)
         return arrays

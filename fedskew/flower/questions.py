@@ -11,8 +11,7 @@ from client_app.local_site import NOT_A_PARTICIPANT
 from client_app.variants.class_prior import LARGEST
 from fedskew.flower.records import METRICS, QUESTION
 from fedskew.flower.variants import CLASS_COUNTS
-from strategies.core.exchange_settings import ExchangeSettings
-from strategies.core.node_assignment import wait_for_nodes
+from strategies.core.node_assignment import ExchangeSettings, wait_for_nodes
 from strategies.core.questions import integer_sum
 from strategies.core.validation import Range
 

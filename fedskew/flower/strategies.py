@@ -19,6 +19,7 @@ from torch import Tensor
 from client_app.client import Variant
 from client_app.messages import to_flower
 from client_app.state import State
+from client_app.variants import VARIANTS
 from fedskew.flower.method_strategy import MethodStrategy
 from fedskew.flower.questions import ask
 from fedskew.flower.records import BROADCAST, UPLOAD, client_order, read, to_state
@@ -72,8 +73,8 @@ class HeadStrategy(MethodStrategy):
         self._begin(self.server.round, arrays, len(list(grid.get_node_ids())))
         result = RoundResult(self.server.start)
         for part in self.parts:
-            if part.final_question:
-                variant = self.server.variants[part.final_question]
+            variant = self.server.variants.get(part.uses)
+            if variant is not None and variant.upload.at_end:
                 answers = self._answers(part, variant, grid, arrays, timeout)
                 server = replace(self.server, final_answers=answers)
             elif isinstance(part, ClosedFormHead):
@@ -88,7 +89,7 @@ class HeadStrategy(MethodStrategy):
         self, part: ClosedFormHead, grid: Grid, arrays: ArrayRecord, timeout: float
     ) -> Server:
         """Return the server with the sums over all nodes that a head in closed form needs; every node must answer."""
-        variant = self.server.variants[part.asks]
+        variant = self.server.variants[part.uses]
         before: dict[str, State] = {}
         if needed := variant.upload.question_needs:
             counting = self.server.variants[needed]
@@ -100,13 +101,12 @@ class HeadStrategy(MethodStrategy):
         for sums in before.values():
             if not torch.equal(sums["counts"], total["counts"]):
                 raise RuntimeError(
-                    f"the class counts differ between {needed} and {part.asks}: other nodes were connected, or "
+                    f"the class counts differ between {needed} and {part.uses}: other nodes were connected, or "
                     "their data have changed; calibrate again"
                 )
-        variant.check_size(int(total["counts"].sum()))
         variant.check_sum(total)
         pooled = stacked(answers) if variant.upload.by_client else total
-        return replace(self.server, answers={part.asks: pooled})
+        return replace(self.server, answers={part.uses: pooled})
 
     def _answers(
         self,
@@ -121,7 +121,7 @@ class HeadStrategy(MethodStrategy):
 
         Raises RuntimeError where none can be used, for a head in closed form where one cannot.
         """
-        question = variant.upload.question or variant.name
+        question = variant.upload.question
         settings = {name: getattr(variant, name) for name in GRID if has_grid(variant)}
         records = {BROADCAST + name: to_flower(state) for name, state in (broadcast or {}).items()}
         nodes = self.min_available_nodes
@@ -135,7 +135,7 @@ class HeadStrategy(MethodStrategy):
                 node = reply.metadata.src_node_id
                 refused[node] = reason
                 log.warning("node %d is refused: %s", node, reason)
-        if refused and (part.closed_form or not answers):
+        if refused and ("fixed-features" in part.needs or not answers):
             node, first = next(iter(refused.items()))
             raise RuntimeError(
                 f"{question}: node {node} sends no answer that can be used: {first}; use @app.query() and "
@@ -211,7 +211,8 @@ def strategy_of(name: str) -> type[MethodStrategy]:
     """Return the class of GENERATED with this name."""
     method = METHODS[GENERATED[name]]
     server = SERVER_METHODS[method.serving[0]]
-    base = HeadStrategy if server.final_question or server.closed_form else MethodStrategy
+    asks = server.uses != "" and VARIANTS[server.uses]().upload.question != ""
+    base = HeadStrategy if asks else MethodStrategy
     clients = f"`variants=[{method.name!r}]`" if method.variants else "any"
     words = f"{method.name}: {method.what} ({method.paper}). Clients: {clients}."
     return type(

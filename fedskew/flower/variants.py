@@ -178,7 +178,7 @@ def check_server(variants: Sequence[Variant], served: Collection[str]) -> None:
     """
     for variant in variants:
         strategy = STRATEGIES.get(variant.name, "")
-        uploads = variant.upload.permission and not variant.upload.once
+        uploads = variant.upload.permission and not variant.upload.question
         if (strategy or uploads) and variant.name not in served:
             raise LookupError(
                 f"the variant {variant.name} works with its own strategy alone, and the server runs another: "

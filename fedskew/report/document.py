@@ -378,9 +378,8 @@ def runs_table(results: ExperimentResults) -> Table:
     rows = []
     for run in results.runs.values():
         made = [run.versions[key] if run.origin else NONE for key in made_with.values()]
-        state = f"{run.state}: {run.ended}" if run.ended else run.state
         partition = str(run.origin.get("partition-hash", NONE))[:12]
-        rows.append((run.name, state, *made, partition, run.hash[:12] or NONE))
+        rows.append((run.name, run.state, *made, partition, run.hash[:12] or NONE))
     headings = ("run", "state", *made_with, "partition hash", "model hash")
     caption = "The runs, what made them, and the hashes of their data and models."
     return table(caption, headings, rows, wordy=True)

@@ -7,7 +7,7 @@ and summary.json with the hashes.
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -15,13 +15,8 @@ from typing import Any
 
 from data import DataError, SettingError
 from data.package_files import ROOT
-from fedskew.experiments.experiments import Experiment
-from fedskew.experiments.plan import Cell
 from fedskew.formatting import plural
-from fedskew.report.inference import with_interval
-from fedskew.report.results import SeedResult
 from fedskew.report.runs import Run
-from fedskew.report.strata import strata
 from server_app.keys import SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, Seconds
 from server_app.round_selection import points_of, select, summarize
@@ -155,57 +150,20 @@ def origins(runs: Iterable[Run]) -> list[str]:
     return [f"{plural(count, 'run')} {origin}" for origin, count in counts.items()]
 
 
-def compared(
-    kept: Run, repeated: Run, cells: Iterable[Cell], entries: Mapping[str, Experiment]
-) -> dict[str, Any]:
-    """Return a kept run beside its repetition: whether the record stands, why, the hashes, and where it comes from.
-
-    A record stands where hash and numbers are the same, or, where bits may differ, as with another CPU type, where the
-    interval of every cell's difference over the test examples has 0 in it.
-
-    Args:
-        kept: the record.
-        repeated: the finished run of the same settings.
-        cells: those of this run.
-        entries: their experiments, by name.
-    """
+def compared(kept: Run, repeated: Run) -> tuple[bool, str]:
+    """Return whether a finished repetition has the hash and the numbers of a kept run, and what to say of it."""
     differing = [name for name in SAME_BITS if kept.versions[name] != repeated.versions[name]]
-    others = ", ".join(differing)
-    if kept.hash == repeated.hash and numbers_of(kept) == numbers_of(repeated):
+    versions = ", ".join(differing)
+    same_numbers = numbers_of(kept) == numbers_of(repeated)
+    if kept.hash == repeated.hash and same_numbers:
         result = "identical: the same hash and numbers"
     elif kept.hash == repeated.hash:
         result = "differs: the same hash, and other numbers than the record's"
-    elif not others:
-        result = "differs: another hash with the same CPU type and versions"
-    elif all(agrees(kept, repeated, cell, entries[cell.experiment]) for cell in cells):
-        result = f"agrees: another {others}, and every number lies within its interval"
+    elif versions:
+        result = f"differs: another hash, and another {versions}, with which bits may differ"
     else:
-        result = f"differs: another {others}, and a number lies outside its interval"
-    return {
-        "run": kept.name,
-        "holds": not result.startswith("differs"),
-        "result": result,
-        "hashes": [kept.hash, repeated.hash],
-        "origin": origins([kept])[0],
-    }
-
-
-def agrees(kept: Run, repeated: Run, cell: Cell, entry: Experiment) -> bool:
-    """Return whether the interval of the difference of a cell's numbers, over the test examples, has 0 in it."""
-    metric = entry.metric_of(cell.column)
-    numbers = []
-    examples = []
-    for run in (repeated, kept):
-        points = points_of(run.records, cell.deployed)
-        result = SeedResult(cell, run, points, metric, entry.selection)
-        numbers.append(result.number)
-        examples.append(strata(result))
-    ours, theirs = numbers
-    if ours is None or theirs is None:
-        return False
-    names = (f"{cell.row} repeated", cell.row)
-    low, high = with_interval({cell.seed: ours - theirs}, [examples], names).ends
-    return low <= 0 <= high
+        result = "differs: another hash with the same CPU type and versions"
+    return kept.hash == repeated.hash and same_numbers, f"{result} ({origins([kept])[0]})"
 
 
 def numbers_of(run: Run) -> list[dict[str, Any]]:

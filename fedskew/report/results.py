@@ -18,9 +18,8 @@ from fedskew.report.format import chance_of, named, plain, scale_of
 from fedskew.report.inference import Estimate
 from fedskew.report.runs import Run, values_of, warnings_of
 from server_app.evaluation import PositiveClass, positive_class
-from server_app.predictions import Predictions, read_predictions
 from server_app.round_selection import Point, points_of, select
-from server_app.run_folder import RunFolder
+from server_app.run_folder import Predictions, RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
 
 SPREAD_PARTS = {"mean": "mean", "worst": "worst", "worst-decile": "worst_decile"}
@@ -108,7 +107,7 @@ class SeedResult:
     @property
     def predictions(self) -> Predictions | None:
         """The final model's predictions on the test samples; None where the run kept none."""
-        return read_predictions(RunFolder(self.run.settings.folder), self.cell.deployed)
+        return RunFolder(self.run.settings.folder).predictions(self.cell.deployed)
 
     def site(self, metric: str) -> int:
         """Return the client that a number's last part names. Raises SettingError when it names none."""

@@ -78,14 +78,13 @@ def rounds_sooner(better: SeedResult, than: SeedResult, times: float = 1) -> flo
     """Return the rounds that `than` needs for its own number, less `times` those that `better` needs for it.
 
     A run that never has it, or that ends below it, counts as one more round than were run: a number that is lost again
-    is no gain. One that ended early counts with all rounds of its settings: to end early is no way to be sooner.
+    is no gain.
     """
     target = than.number
     assert target is not None  # no_level has refused a run without a number
     ours = reach(better, target)
     if ours is None or ends_below(better, target):
-        rounds = better.run.settings.general.rounds
-        ours = (rounds if better.run.ended else better.points[-1].round) + 1
+        ours = better.points[-1].round + 1
     return (reach(than, target) or than.selected[-1].round) - times * ours
 
 

@@ -13,7 +13,7 @@ from data.readers.catalog import is_own, is_sites, members
 from fedskew.experiments.plan import Cell
 from fedskew.formatting import site_names
 from server_app.record import RoundRecord
-from server_app.run_folder import RunFolder, divergence_words, rounds_run, why_ended_early
+from server_app.run_folder import RunFolder, divergence_words
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings
 from server_app.settings import defaults
 
@@ -58,8 +58,8 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """The rounds that the run has when it is finished: fewer than in its settings where it ended early."""
-        return rounds_run(self.summary, self.settings.general.rounds)
+        """The rounds that the run has when it is finished."""
+        return self.settings.general.rounds
 
     @property
     def lost(self) -> list[int]:
@@ -89,14 +89,6 @@ class Run:
         if self.records:
             return f"round {self.records[-1].round} of {self.settings.general.rounds}"
         return "missing"
-
-    @property
-    def ended(self) -> str:
-        """Why a finished run has fewer rounds than its settings ask for; empty where it has all of them."""
-        reason = why_ended_early(self.summary)
-        if not reason:
-            return ""
-        return f"round {self.rounds} of {self.settings.general.rounds} was the last, {reason}"
 
     @property
     def samples(self) -> Mapping[str, Any]:

@@ -11,9 +11,10 @@ from rich.console import Console
 from client_app.process import code_version
 from data import DataError, DataSettings, SettingError, federate
 from data.data_warnings import refuse_untrainable
-from fedskew.data_warnings import print_warnings
+from fedskew.data_check import print_warnings
+from fedskew.engines import ANY, Resources
 from fedskew.experiments.plan import Cell
-from fedskew.scheduling import ANY, Job, JobResult, Resources
+from fedskew.sweep.progress import Job, JobResult, Overview
 from server_app.plugins import check_new_methods
 from server_app.round_selection import refuse_unvalidated
 from server_app.run_folder import PACKAGES, RunFolder, divergence_words
@@ -55,7 +56,6 @@ def run_all(
     if jobs:
         # flwr takes a moment to import; mistakes should be reported before that.
         from fedskew.sweep.pool import conduct
-        from fedskew.sweep.progress import Overview
 
         finished_earlier = sum(result.summary is not None for result in outcomes.values())
         shared = resources.shared([job.settings for job in jobs])

@@ -20,11 +20,10 @@ import torch
 
 from data.package_files import module_name
 from data.text import LineSink, printable, sentence
-from fedskew.engines import execute
+from fedskew.engines import Resources, execute, gpus_for
 from fedskew.engines.workers import end_with, fork_server, one_thread_each
-from fedskew.scheduling import Job, JobResult, Resources, gpus_for
 from fedskew.signals import end_children, one_interrupt
-from fedskew.sweep.progress import Overview
+from fedskew.sweep.progress import Job, JobResult, Overview
 from server_app.run_folder import FolderBusy, tidy
 from server_app.run_settings import RunSettings
 

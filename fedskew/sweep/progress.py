@@ -1,26 +1,46 @@
-"""The progress display of a sweep: one live table in a terminal, plain lines elsewhere."""
+"""The jobs of a sweep and their progress: a bar in a terminal, and a line per result."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from data.text import LineAboutData, LineAboutRun
 from fedskew.formatting import duration, percent
-from fedskew.scheduling import Job, JobResult
 from server_app.composition import row_name
 from server_app.record import ModelNumbers
 from server_app.round_selection import selected
+from server_app.run_folder import RunFolder
+from server_app.run_settings import RunSettings
 
 DAY = 86_400.0
 """Seconds over which the mean pace is taken: all that a sweep has trained."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of a sweep."""
+
+    settings: RunSettings
+    label: str
+    """What the user calls it: method, column, seed."""
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder."""
+        return RunFolder(self.settings.folder)
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a job ended: with a summary, or with the reason why there is none."""
+
+    summary: dict[str, Any] | None = None
+    reason: str = ""
+    is_to_go_on: bool = False
+    """Whether the run is to be begun again: its process has died, or another one, on any machine, works on it."""
 
 
 class Overview:
@@ -31,14 +51,16 @@ class Overview:
         self.jobs = finished + len(jobs)
         self.finished = finished
         self.failed = 0
+        self.running = 0
+        self.rounds = dict.fromkeys((job.settings.run_id for job in jobs), 0)
+        """The rounds that each job has, by run id."""
         self.printed: set[str] = set()
         self.width = max((len(job.label) for job in jobs), default=0)
         self.progress = Progress(
-            TextColumn("{task.description}", markup=False),
+            TextColumn("all runs"),
             BarColumn(bar_width=None),
             TextColumn("round"),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}", markup=False),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -46,33 +68,28 @@ class Overview:
             speed_estimate_period=DAY,
         )
         rounds = sum(job.settings.general.rounds for job in jobs)
-        self.all = self.progress.add_task("all runs", total=rounds, numbers="")
-        self.running: dict[str, TaskID] = {}
+        self.all = self.progress.add_task("", total=rounds)
 
     def started(self, job: Job) -> None:
         """A job begins, or goes on."""
-        rounds = job.settings.general.rounds
-        task = self.progress.add_task(job.label, total=rounds, numbers="")
-        self.running[job.settings.run_id] = task
+        self.running += 1
         if not job.settings.general.overwrite:
             self.update(job)
 
     def update(self, job: Job) -> bool:
-        """Show the records of a job so far, and return whether there is a new round."""
-        task = self.progress.tasks[self.progress.task_ids.index(self.running[job.settings.run_id])]
+        """Count the rounds of a job so far, and return whether there is a new one."""
         records = job.folder.rounds()
-        new = records[-1].round - task.completed if records else 0
+        new = records[-1].round - self.rounds[job.settings.run_id] if records else 0
         if new <= 0:
             return False
-        numbers = accuracies(job, records[-1].models) or task.fields["numbers"]
-        self.progress.update(task.id, advance=new, numbers=numbers)
+        self.rounds[job.settings.run_id] += new
         self.progress.advance(self.all, new)
         return True
 
     def on_line(self, job: Job, line: str) -> bool:
         """Print a line of a job, but for those about rounds, and return whether it is one about a round.
 
-        A terminal's table shows the rounds, and elsewhere one line per round would hide the results.
+        A line per round would hide the results.
         """
         is_round = self.update(job)
         if isinstance(line, LineAboutData):
@@ -83,7 +100,7 @@ class Overview:
 
     def ended(self, job: Job, result: JobResult) -> None:
         """A job is over, or waits for another attempt."""
-        self.progress.remove_task(self.running.pop(job.settings.run_id))
+        self.running -= 1
         words = result.reason
         if result.summary is not None:
             self.finished += 1
@@ -92,8 +109,7 @@ class Overview:
         elif not result.is_to_go_on:
             self.failed += 1
             words = f"failed: {words}"
-        # A terminal's table has the counts.
-        if not self.console.is_terminal and not result.is_to_go_on:
+        if not result.is_to_go_on:
             words += f"  ({self.counts()})"
         self.print(words, job)
 
@@ -107,8 +123,8 @@ class Overview:
 
     def counts(self) -> str:
         """Return one line about all jobs."""
-        words = [f"{self.finished} of {self.jobs} done", f"{len(self.running)} running"]
-        waiting = self.jobs - self.finished - self.failed - len(self.running)
+        words = [f"{self.finished} of {self.jobs} done", f"{self.running} running"]
+        waiting = self.jobs - self.finished - self.failed - self.running
         if waiting:
             words.append(f"{waiting} waiting")
         if self.failed:

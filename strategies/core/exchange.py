@@ -28,14 +28,14 @@ from client_app.messages import ACTION, folded, pack, unfolded
 from client_app.serialization import Expected
 from client_app.state import State
 from data.text import printable, sentence
-from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.node_assignment import (
     LATE_SECONDS,
+    ExchangeSettings,
     NodeAssigner,
     NodeAssignment,
     wait_for_nodes,
 )
-from strategies.core.reading import DIGESTS, failure_in, read
+from strategies.core.validation import failure_in, read
 from strategies.core.whole_replies import SUPERLINK_NODE, is_between_sites
 
 log = logging.getLogger("fedskew")
@@ -79,10 +79,8 @@ class Request:
     """The tensors of the request, by record name; sent once per node."""
     run_spec: str
     """The run's settings that clients need, as JSON."""
-    memory_rounds: Mapping[int, int]
-    """By client, the round of its last update that was used: the client loads its memory of that round."""
-    digests: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """By kind ("memory" or "data") and client, the sha256 that the client's memory or data must have."""
+    client_states: Mapping[int, ExpectedState] = field(default_factory=dict)
+    """By client, the memory that it loads and the data that it must have; a client that is not there is new."""
     largest: Expected | None = None
     """Limits of each record in a reply; None sets no limit."""
     examples: Mapping[int, int] = field(default_factory=dict)
@@ -92,17 +90,9 @@ class Request:
         """Sort clients by decreasing number of samples, so that all workers finish at about the same time."""
         return sorted(clients, key=lambda client: (-self.examples.get(client, 0), client))
 
-    def digest(self, kind: str, client: int) -> str:
-        """Return the digest of a client's memory or data; "" if the server knows none."""
-        return self.digests.get(kind, {}).get(client, "")
-
     def expected_state(self, client: int) -> ExpectedState:
         """Return the memory and data that the server expects a client to have."""
-        return ExpectedState(
-            round=self.memory_rounds.get(client, 0),
-            memory=self.digest("memory", client),
-            data=self.digest("data", client),
-        )
+        return self.client_states.get(client, ExpectedState())
 
     @cached_property
     def client_request(self) -> ClientRequest:
@@ -119,16 +109,17 @@ class Request:
         records = folded(self.records) if fold else self.records
         messages = []
         for node, clients in assignment.items():
+            states = [self.expected_state(client) for client in clients]
             task = ConfigRecord(
                 {
                     **self.task,
                     "assignment": self.run_spec,
                     "clients": list(clients),
-                    "memory": [self.memory_rounds.get(client, 0) for client in clients],
+                    "memory": [state.round for state in states],
+                    "memory-digests": [state.memory for state in states],
+                    "data-digests": [state.data for state in states],
                 }
             )
-            for kind in DIGESTS:
-                task[f"{kind}-digests"] = [self.digest(kind, client) for client in clients]
             content = RecordDict({**records, "task": task})
             kind = f"{self.kind}.{ACTION}"
             messages.append(Message(content, dst_node_id=node, message_type=kind))

@@ -3,12 +3,17 @@
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from flwr.serverapp import Grid
+from annotated_types import Ge, Gt, Le
 
+from data import Settings
 from data.agreement import Agreement, as_flower_has_it
 from data.text import LineSink
-from strategies.core.exchange_settings import ExchangeSettings
+
+if TYPE_CHECKING:  # settings are read without flwr
+    from flwr.serverapp import Grid
 
 NodeAssignment = Mapping[int, Sequence[int]]
 """By node id, the clients that the node computes for."""
@@ -25,11 +30,26 @@ MOST_NAMES = 20
 log = logging.getLogger("fedskew")
 
 
+@dataclass(frozen=True)
+class ExchangeSettings(Settings):
+    """How the server reaches its clients."""
+
+    nodes: Annotated[int, Ge(1), Le(1_000_000)] = 1
+    """Connected nodes to wait for before a round; in a simulation any node runs any client."""
+    node_wait: Annotated[float, Ge(0)] = 90.0
+    """Seconds to wait for the nodes; then the run fails. flwr refuses a killed node's successor for up to 60 s."""
+    timeout: Annotated[float, Gt(0)] = 3600.0
+    """Seconds to wait for the replies of a round; the missing ones count as failures."""
+    min_reply_share: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Share of the asked clients that must send a valid reply, 1 is all of them; with fewer the run stops and keeps its
+    checkpoint. Between sites, min-sites of federation.toml replaces it."""
+
+
 class TooFewNodes(TimeoutError):
     """Fewer nodes are connected than the setting nodes demands."""
 
 
-def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
+def wait_for_nodes(grid: "Grid", settings: ExchangeSettings) -> list[int]:
     """Return the sorted ids of the connected nodes, once there are at least `settings.nodes`.
 
     Raises TooFewNodes when fewer are connected after `settings.node_wait` seconds.
@@ -69,7 +89,7 @@ class NodeAssigner:
 
     def assign(
         self,
-        grid: Grid,
+        grid: "Grid",
         clients: Sequence[int],
         settings: ExchangeSettings,
     ) -> NodeAssignment:
@@ -94,7 +114,7 @@ class SiteAssigner(NodeAssigner):
 
     def assign(
         self,
-        grid: Grid,
+        grid: "Grid",
         clients: Sequence[int],
         settings: ExchangeSettings,
     ) -> NodeAssignment:
@@ -121,7 +141,7 @@ class SiteAssigner(NodeAssigner):
         self.absent = {client: absence_of(self.names[client]) for client in sorted(away)}
         return {nodes[client]: [client] for client in clients if client in nodes}
 
-    def connected(self, grid: Grid) -> dict[int, int]:
+    def connected(self, grid: "Grid") -> dict[int, int]:
         """Return the nodes of the connected sites, by client; other nodes are left out."""
         node_of_key = {bytes(node.public_key): node.node_id for node in grid.get_nodes()}
         connected = {}

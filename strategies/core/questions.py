@@ -1,6 +1,5 @@
 """A run: questions to all clients before round 1, the rounds, a question after the last; and the clients' scores."""
 
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -22,12 +21,10 @@ from strategies.core.validation import RejectedUpdate, check_samples, check_uplo
 
 ClientScores = dict[str, dict[str, dict[int, Scores]]]
 """By kind of test set, model and client."""
-LOCAL = "local-accuracy"
-"""How the metrics begin, NAME/MODEL, by which a site tells its local accuracy; the server knows no counts of its."""
 
 
 def run_rounds(rounds: Rounds, grid: Grid, last: int, after_round: Callable[[int], object]) -> None:
-    """Run the rounds after `rounds.round` up to `last`, or until `rounds.ended` is set.
+    """Run the rounds after `rounds.round` up to `last`.
 
     `after_round` is called with the number of each. Without rounds the heads in closed form are deployed, as round 0.
     """
@@ -36,8 +33,6 @@ def run_rounds(rounds: Rounds, grid: Grid, last: int, after_round: Callable[[int
         rounds.deploy_without_rounds()
         after_round(0)
     for number in range(rounds.round + 1, last + 1):
-        if rounds.ended:
-            return
         clients = rounds.begin_round(number)
         rounds.finish_round(rounds.ask(grid, clients, rounds.training_request()))
         if number == last:
@@ -81,7 +76,7 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
         rounds.states[STANDARDIZATION] = columns.standardization(total)
         asked = True
     for variant in in_order_of_asking(rounds.variants):
-        if variant.upload.question and variant.name not in rounds.states:
+        if variant.upload.is_answer and variant.name not in rounds.states:
             rounds.states[variant.name] = answers_of_all(rounds, grid, variant)
             asked = True
     return asked
@@ -115,8 +110,6 @@ def answers_of_all(rounds: Rounds, grid: Grid, variant: Variant) -> State:
         answers = exchange.uploads(variant.name)
         total = integer_sum(answers)
         kept = stacked(answers) if upload.by_client else total
-    if "counts" in total:
-        variant.check_size(int(total["counts"].sum()))
     variant.check_sum(total)
     return kept
 
@@ -162,18 +155,20 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
     checkpoint repeats both.
     """
     for part in rounds.deploys:
-        question = part.final_question
-        if not question:
+        if not rounds.asks_finally(part):
             continue
+        variant = rounds.server.variants[part.uses]
+        question = variant.upload.question
         exchange = ask(rounds, grid, {"question": question})
-        refuse_invalid(rounds, exchange, rounds.server.variants[question])
+        refuse_invalid(rounds, exchange, variant)
         min_reply_share = rounds.exchange_settings.min_reply_share
         exchange.check_enough(min_reply_share, f"question {question} for {part.name}")
 
-        answers = exchange.uploads(question)
+        answers = exchange.uploads(variant.name)
         began = time.perf_counter()
         result = RoundResult(rounds.shared)
-        rounds.deploy(result, [part], [], answers)
+        server = replace(rounds.server, final_answers=answers)
+        result.deploy(server, [part], rounds.states, [])
         rounds.adopt(result)
 
         last = rounds.last
@@ -197,9 +192,8 @@ def evaluate_on_clients(
     tested: Mapping[str, Mapping[int, Tensor]],
     personal: Sequence[str],
     personal_alone: bool,
-) -> tuple[ClientScores, dict[int, str], dict[str, dict[int, float]]]:
-    """Return scores by kind of test set, model and client, why clients are missing from them, and by model
-    what clients tell of their local accuracy, NaN where they do not.
+) -> tuple[ClientScores, dict[int, str]]:
+    """Return scores by kind of test set, model and client, and why clients are missing from them.
 
     The models are the deployed ones and `personal`, the names of the clients' own; with `personal_alone` only these.
 
@@ -221,12 +215,7 @@ def evaluate_on_clients(
         raise Diverged(rounds.round, "the models' outputs are not finite at any client")
     min_reply_share = rounds.exchange_settings.min_reply_share
     exchange.check_enough(min_reply_share, f"evaluation after round {rounds.round}")
-    local: dict[str, dict[int, float]] = {name: {} for name in names}
-    for client, answer in exchange.answers.items():
-        for name, accuracies in local.items():
-            stated = answer.metrics.get(f"{LOCAL}/{name}", math.nan)
-            accuracies[client] = stated if 0 <= stated <= 1 else math.nan
-    return scores, exchange.failures, local
+    return scores, exchange.failures
 
 
 def scores_of(

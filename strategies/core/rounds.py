@@ -12,6 +12,7 @@ import torch
 
 from client_app.client import Variant
 from client_app.column_sums import STANDARDIZATION, ColumnSums, asks_for_column_sums
+from client_app.handlers import ExpectedState
 from client_app.memory import BEST_ROUNDS
 from client_app.models import Classifier
 from client_app.run_spec import RunSpec
@@ -28,10 +29,8 @@ from strategies.core.exchange import (
     client_name,
     collect_replies,
 )
-from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.masked_sums import MaskedSums
-from strategies.core.node_assignment import NodeAssigner
-from strategies.core.reading import DIGESTS
+from strategies.core.node_assignment import ExchangeSettings, NodeAssigner
 from strategies.core.server import AVERAGE, Diverged, Numbers, Server, ServerMethod, Update
 from strategies.core.server_optimizer import ServerOptimizer
 from strategies.core.update_statistics import (
@@ -130,8 +129,8 @@ class Rounds:
     Each round samples clients by number, checks their replies, and combines them in the order of the clients. So a
     repeated run is bit-identical, whatever the number of nodes and the order in which they reply.
 
-    The attributes `round`, `shared`, `states`, `deployed`, `memory_rounds`, `digests` and `ended` are the run's state:
-    a checkpoint stores them, and setting them resumes the run.
+    The attributes `round`, `shared`, `states`, `deployed` and `client_states` are the run's state: a checkpoint
+    stores them, and setting them resumes the run.
     """
 
     def __init__(
@@ -142,7 +141,6 @@ class Rounds:
         clients: int,
         participation: float = 1.0,
         combine: ServerMethod,
-        monitors: Sequence[ServerMethod] = (),
         deploys: Sequence[ServerMethod] = (),
         optimizer: ServerOptimizer | None = None,
         exchange: ExchangeSettings | None = None,
@@ -159,7 +157,6 @@ class Rounds:
         self.is_evaluated = is_evaluated
         self.combine = combine
         self.optimizer = optimizer or ServerOptimizer()
-        self.monitors = monitors
         self.deploys = deploys
         self.exchange_settings = exchange or ExchangeSettings()
         self.assigner = assigner or NodeAssigner()
@@ -192,14 +189,11 @@ class Rounds:
             sites=sites,
         )
         self.round = 0
-        self.memory_rounds: dict[int, int] = {}
-        self.digests: dict[str, dict[int, str]] = {kind: {} for kind in DIGESTS}
+        self.client_states: dict[int, ExpectedState] = {}
         self.states: dict[str, State] = {
             part.name: part.initial_state(self.server) for part in self.parts
         }
         self.deployed: dict[str, State] = {AVERAGE: self.shared}
-        self.ended = ""
-        """Why the run ends early; "" if it does not."""
         self.best_rounds: Sequence[int] = ()
         """Rounds whose memory the clients keep, in addition to that of the latest rounds."""
         self.last = Round(())
@@ -208,7 +202,7 @@ class Rounds:
     @property
     def parts(self) -> list[ServerMethod]:
         """The server methods of this run."""
-        return [self.combine, *self.monitors, *self.deploys]
+        return [self.combine, *self.deploys]
 
     def ask(self, grid: Grid, clients: Sequence[int], request: Request) -> Exchange:
         """Send a request to clients and return their replies.
@@ -222,8 +216,10 @@ class Rounds:
             digest = answer.digests.get("data")
             if digest is None:
                 continue
-            first = self.digests["data"].setdefault(client, digest)
-            if digest != first:
+            known = self.client_states.get(client, ExpectedState())
+            if not known.data:
+                self.client_states[client] = replace(known, data=digest)
+            elif digest != known.data:
                 exchange.refuse(client, "its data are not those of its first answer")
         return exchange
 
@@ -244,8 +240,7 @@ class Rounds:
             task=task,
             states=states,
             run_spec=self.run_spec,
-            memory_rounds=self.memory_rounds,
-            digests=self.digests,
+            client_states=self.client_states,
             largest=self.largest,
             examples=self.server.examples_by_client,
         )
@@ -290,7 +285,7 @@ class Rounds:
             examples |= zip(saved["clients"].tolist(), saved["counts"].tolist(), strict=True)
         answers = {}
         for variant in self.variants:
-            if variant.upload.question and variant.name in self.states:
+            if variant.upload.is_answer and variant.name in self.states:
                 answers[variant.name] = self.states[variant.name]
         self.server = replace(
             self.server,
@@ -306,7 +301,7 @@ class Rounds:
         """Deploy the heads in closed form for rounds = 0. No averaged model is deployed, as no client has trained."""
         self.begin_round(0)
         result = RoundResult(self.shared)
-        self.deploy(result, self.deploys, [])
+        result.deploy(self.server, self.deploys, self.states, [])
         self.deployed = {}
         self.adopt(result)
 
@@ -324,17 +319,6 @@ class Rounds:
             seconds={"clients": 0.0, "client-work": 0.0, "server": seconds},
             metrics=result.metrics,
         )
-
-    def deploy(
-        self,
-        result: RoundResult,
-        parts: Sequence[ServerMethod],
-        updates: Sequence[Update],
-        final_answers: Mapping[int, State] | None = None,
-    ) -> None:
-        """Add to a result what the parts deploy beside its shared weights."""
-        server = replace(self.server, final_answers=final_answers or {})
-        result.deploy(server, parts, self.states, updates)
 
     def adopt(self, result: RoundResult) -> None:
         """Make a result that of the run. Raises Diverged if it is not finite."""
@@ -364,9 +348,10 @@ class Rounds:
         self.adopt(result)
         self.round = number
         for update in updates:
-            if "memory" in update.digests:
-                self.memory_rounds[update.client] = number
-                self.digests["memory"][update.client] = update.digests["memory"]
+            digest = update.digests.get("memory")
+            if digest is not None:
+                known = self.client_states.get(update.client, ExpectedState())
+                self.client_states[update.client] = replace(known, round=number, memory=digest)
         self.keep_examples(updates)
         total = sum(update.examples for update in updates)
         uploaded = len(updates) * size(self.shared)  # checked: each has the shapes of `shared`
@@ -398,12 +383,6 @@ class Rounds:
         No attribute changes, so that `finish_round` can discard a result that is not finite and compute another.
         """
         states: dict[str, State] = {}
-        metrics: dict[str, float | Sequence[float]] = {}
-        for part in self.monitors:
-            state, numbers = part.monitor(self.server, self.states[part.name], updates)
-            states[part.name] = state
-            metrics |= numbers
-
         before = self.states[self.combine.name]
         combined, state = self.combine.combine(self.server, before, updates)
         states[self.combine.name] = state
@@ -412,7 +391,7 @@ class Rounds:
         shared, state = self.optimizer.step(self.server, before, combined)
         states["server-optimizer"] = state
 
-        result = RoundResult(shared, states, metrics=metrics)
+        result = RoundResult(shared, states)
         # Nothing is deployed from weights that are not finite: a method may fail on them. `finish_round` checks the
         # deployed models as well.
         if not result.not_finite():
@@ -420,11 +399,14 @@ class Rounds:
             due = [
                 part
                 for part in self.deploys
-                # What a final question is asked for is deployed once, after the last round: `ask_finally`.
-                if not part.final_question and (evaluated or not part.deploys_for_evaluation)
+                if not self.asks_finally(part) and (evaluated or not part.deploys_for_evaluation)
             ]
-            self.deploy(result, due, updates)
+            result.deploy(self.server, due, self.states, updates)
         return result
+
+    def asks_finally(self, part: ServerMethod) -> bool:
+        """Return whether a part deploys once, from the answers to a question after the last round."""
+        return part.uses != "" and self.server.variants[part.uses].upload.at_end
 
     def without_largest(
         self, exchange: Exchange, updates: Sequence[Update], unfit: str

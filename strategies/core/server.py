@@ -85,7 +85,7 @@ class Server:
     """Of the questions before round 1, by variant: the sums of all clients' answers, or the answers themselves, stacked
     in the order of the clients, where the variant's `Upload.by_client` says so."""
     final_answers: Mapping[int, State] = field(default_factory=dict)
-    """The answers to a method's `final_question`, sorted by client; none before the last round has ended."""
+    """The answers to a question after the last round, sorted by client; none before it is asked."""
     sites: Sequence[Member] = ()
     """Between sites those of the agreement, by client; none in a simulation."""
 
@@ -138,24 +138,22 @@ class Deployment:
 
 @dataclass(frozen=True)
 class ServerMethod(Settings):
-    """A method's server side. It fills one place, `combine`, `monitor` or `deploy`; its fields are the
-    hyper-parameters. One method combines; any number monitor what `broadcast` tells the clients, or deploy.
+    """A method's server side; its fields are the hyper-parameters. It fills `combine`, which one method of a run does,
+    or `deploy`, which any number do.
 
     State is an argument and a result, named tensors like everything else, so that checkpoints and resume need no code
     in a method.
     """
 
     name: ClassVar[str]
-    consumes: ClassVar[str] = ""
-    """The local variant whose uploads the method needs; uploads that no method consumes are refused."""
-    final_question: ClassVar[str] = ""
-    """The local variant that all clients must answer after the last round. `deploy` is then called once, with their
-    `Server.final_answers`. The question has the variant's name."""
+    uses: ClassVar[str] = ""
+    """The local variant whose `Upload` the method needs. It says when that is sent: with every update (uploads that no
+    method uses are refused), in `Server.answers` before round 1, or in `Server.final_answers` after the last round,
+    when `deploy` is called once."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """What it requires of a run: words of NEEDS."""
-    closed_form: ClassVar[bool] = False
-    """Whether what it deploys is computed from `Server.answers` alone, so that no round need be trained. The features
-    must then be fixed."""
+    adds_model: ClassVar[bool] = True
+    """Whether `deploy` adds models; False where it only records numbers, and keeps a state that `broadcast` sends."""
     deploys_for_evaluation: ClassVar[bool] = False
     """Whether what it deploys matters to evaluation alone: it keeps no state and records no numbers, so that it deploys
     in evaluated rounds and not in between."""
@@ -185,15 +183,6 @@ class ServerMethod(Settings):
         """Return the shared weights made from the updates (sorted by client), and the new state."""
         raise TypeError(f"{self.name} does not combine updates")
 
-    def monitor(
-        self, server: Server, state: State, updates: Sequence[Update]
-    ) -> tuple[State, Numbers]:
-        """Return the new state, which the next round's `broadcast` may tell of, and what to record.
-
-        A method that monitors leaves the shared weights to the one that combines, and so goes with every one.
-        """
-        raise TypeError(f"{self.name} does not monitor rounds")
-
     def deploy(
         self,
         server: Server,
@@ -202,4 +191,4 @@ class ServerMethod(Settings):
         updates: Sequence[Update],
     ) -> Deployment:
         """Return the models to evaluate and ship beside `shared`, the new state, and what to record."""
-        raise TypeError(f"{self.name} does not deploy a model of its own")
+        raise TypeError(f"{self.name} does not deploy")

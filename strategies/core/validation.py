@@ -1,4 +1,4 @@
-"""Validation of clients' replies. Every reply passes it before anything is computed from it.
+"""Strict reading and validation of clients' replies. Every reply passes it before anything is computed from it.
 
 Clients are not trusted: a reply may contain anything. METRICS and TENSORS are the rules for numbers and tensors,
 `Upload.tensors` and `Upload.validate` those for a method's upload, and exchange.py checks that the reply comes from
@@ -6,19 +6,30 @@ the node that was asked for this client.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from flwr.app import ConfigRecord
 
 from client_app.client import LARGEST_VALUE, InvalidReply, TensorSpec, Upload, check_numbers
-from client_app.handlers import ClientReply
+from client_app.handlers import ClientFailure, ClientReply
+from client_app.messages import unpack
 from client_app.optimizer import expected_coefficient_sum
+from client_app.serialization import Expected
 from client_app.state import State
 from client_app.training import steps_of
 from data.agreement import MOST_SAMPLES
+from data.text import printable
 from strategies.core.server import Server, ServerMethod, Update
 
+SHA256 = re.compile(r"[0-9a-f]{64}")
+DIGESTS = ("memory", "data")
+"""What a client sends a digest of."""
+
+MOST_RECORDS = 100
+"""Records of a reply: the model, an upload of each variant, scores of each deployed model on each test set."""
 MAX_COUNT = 2**53
 """Largest count of samples, steps or batches: float64 represents all integers up to it exactly."""
 
@@ -71,6 +82,65 @@ class RejectedUpdate(ValueError):
 
 class UpdateOutOfRange(RejectedUpdate):
     """An answer with a NaN, an infinity or an impossibly large value. The client's training has probably diverged."""
+
+
+def read(parts: Mapping[str, object], largest: Expected | None) -> ClientReply:
+    """Return one client's records, each of at most `largest`, as an answer."""
+    if len(parts) > MOST_RECORDS:
+        raise ValueError(f"{len(parts)} records arrived, and at most {MOST_RECORDS} are expected")
+    states = {}
+    metrics: dict[str, float] = {}
+    worker: dict[str, int | str] = {}
+    digests: dict[str, str] = {}
+    for name, record in parts.items():
+        if name == "metrics":
+            metrics = {key: number(key, value) for key, value in dict(record).items()}  # type: ignore[call-overload]
+        elif name == "worker" and isinstance(record, ConfigRecord):
+            worker = worker_in(record)
+        elif name == "digests" and isinstance(record, ConfigRecord):
+            digests = {kind: digest_of(record[kind]) for kind in DIGESTS if kind in record}
+        else:
+            states[name] = unpack(record, largest)
+    return ClientReply(states, metrics, worker, digests)
+
+
+def worker_in(record: ConfigRecord) -> dict[str, int | str]:
+    """Return what a client says of its process, as far as a record of the round can hold it."""
+    worker: dict[str, int | str] = {}
+    for key in ("process", "device", "visible-gpus", "gpu"):
+        value = record.get(key, "")
+        if isinstance(value, int) and abs(value) >= 2**63:  # Python does not print the longest
+            raise ValueError("worker: has a number of more than 63 bits")
+        if value != "":
+            worker[key] = value if isinstance(value, int) else printable(value)
+    return worker
+
+
+def failure_in(record: ConfigRecord) -> ClientFailure:
+    """Return what a client reports instead of an answer. Whatever it sends, this raises nothing."""
+    number = record.get("number", 0)
+    if type(number) is not int or not 0 <= number < 2**63:
+        number = 0
+    return ClientFailure(
+        reason=printable(record.get("reason", "no reason given")),
+        kind=printable(record.get("kind", "")),
+        permission=printable(record.get("permission", "")),
+        number=number,
+    )
+
+
+def digest_of(code: object) -> str:
+    """Return a sha256. Raises ValueError for what is none."""
+    if not isinstance(code, str) or not SHA256.fullmatch(code):
+        raise ValueError("a digest is no sha256")
+    return code
+
+
+def number(key: str, value: object) -> float:
+    """Return a metric as a float. Raises TypeError for what is none, as a list or a truth value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"metric {key} is {type(value).__name__}, not a number")
+    return float(value)
 
 
 def checked_update(
@@ -205,8 +275,9 @@ def check_tensors(state: State, specs: Mapping[str, TensorSpec]) -> None:
 def check_uploads(
     uploads: Mapping[str, State], server: Server, parts: Sequence[ServerMethod]
 ) -> None:
-    """Raise RejectedUpdate if an upload that a part consumes is missing or invalid, or one is consumed by no part."""
-    due = {part.consumes for part in parts if part.consumes}
+    """Raise RejectedUpdate if an upload that a part uses is missing or invalid, or one is used by no part."""
+    used = {part.uses for part in parts if part.uses}
+    due = {name for name in used if not server.variants[name].upload.question}
     for name in sorted(due):
         if name not in uploads:
             raise RejectedUpdate(f"upload {name} is missing")

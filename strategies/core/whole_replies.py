@@ -16,8 +16,8 @@ from client_app.flower_internals import (
     PullAppMessagesResponse,
     PullObjectRequest,
     PullObjectResponse,
+    on_its_way,
 )
-from client_app.polling import on_its_way
 
 SUPERLINK_NODE = 1
 """The node id by which a ServerApp fetches objects, and from which flwr reports that a reply will never come."""

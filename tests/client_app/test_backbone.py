@@ -15,23 +15,17 @@ from in_process import experiment, small
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from client_app.client import Client
 from client_app.models import ModelSettings, build, check
 from client_app.models.backbone import (
     about_file,
-    blocks_of,
     body_of,
-    last_blocks,
     normalization_of,
     read,
     require_timm,
     sha256_of,
 )
 from client_app.models.settings import of_hash
-from client_app.optimizer import TrainingSettings
-from client_app.state import copy
-from client_app.training import train_round
-from data import DataSettings, SettingError, federate
+from data import DataSettings, SettingError
 from server_app.settings import parse
 
 NAME = "torchvision:shufflenet_v2_x0_5"
@@ -81,20 +75,6 @@ def test_the_weights_are_the_file_s_and_the_head_is_new(weights: Path) -> None:
     colored_B = images_B.expand(-1, 3, -1, -1)
     enlarged_B = nn.functional.interpolate(colored_B, (16, 16), mode="bilinear")
     assert torch.allclose(first.eval().features(images_B), body.eval()(enlarged_B), atol=1e-5)
-
-
-def test_frozen_stages_stay_to_the_bit_batch_norm_included_and_the_last_ones_move(
-    weights: Path,
-) -> None:
-    model = build(NAME, SHAPE, 10, 0, with_weights(weights, freeze="stages"))
-    before = copy(model.state_dict())
-    client = Client(0, model, federate(DATA, 0).train(0), 10, start=before)
-    report = train_round(client, [], TrainingSettings(local_steps=2, batch_size=8))
-    after = report.trained.state
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert all(name.startswith(("features.1.conv5", "features.1.stage4", "head")) for name in moved)
-    assert {"features.1.conv5.0.weight", "features.1.conv5.1.running_mean", "head.bias"} <= moved
-    assert moved >= model.trained.keys() < dict(model.named_parameters()).keys()
 
 
 def test_a_run_on_kept_features_sends_the_head_alone_and_says_which_weights(
@@ -294,26 +274,3 @@ def test_a_file_of_more_than_four_gib_is_not_read(copied: Path) -> None:
     for look in (read, sha256_of):
         with pytest.raises(SettingError):
             look(str(copied))
-
-
-def numbers(count: int) -> nn.Linear:
-    """Return a layer of so many numbers."""
-    return nn.Linear(count, 1, bias=False)
-
-
-def test_a_part_of_more_than_half_of_the_numbers_is_looked_into() -> None:
-    first, half = numbers(50), nn.Sequential(numbers(25), numbers(25))
-    assert blocks_of(nn.Sequential(first, half)) == [first, half]
-    more = nn.Sequential(numbers(25), numbers(26))
-    inside = nn.Sequential(more, numbers(1))
-    assert blocks_of(nn.Sequential(inside, numbers(48)))[:3] == [*more, inside[1]]
-    single = numbers(90)  # has no parts
-    assert blocks_of(nn.Sequential(single, numbers(10)))[0] is single
-
-
-@pytest.mark.parametrize(("sizes", "last"), [([60, 20, 20], 1), ([61, 20, 19], 2), ([95, 5], 1)])
-def test_the_last_blocks_hold_the_share_that_is_trained_but_never_all(
-    sizes: list[int], last: int
-) -> None:
-    """A fifth."""
-    assert last_blocks([numbers(size) for size in sizes]) == last

@@ -1,7 +1,7 @@
 """The ClientApp through flwr's own messages, as the engine of one process sends them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 from client_builders import same
 from flwr.app import ConfigRecord, Message, RecordDict
+from in_process import faithful
 
 from client_app.client import Variant
 from client_app.handlers import failure_kind, worker
@@ -42,7 +43,7 @@ def fresh_runtimes() -> Iterator[None]:
 
 @pytest.fixture
 def grid() -> Iterator[LocalGrid]:
-    with LocalGrid(faithful=True) as opened:
+    with faithful(LocalGrid()) as opened:
         yield opened
 
 
@@ -101,10 +102,12 @@ def ask(
     return dict(reply.content)
 
 
-@pytest.mark.parametrize("faithful", [True, False], ids=["bytes", "handing over"])
-def test_training_reports_what_the_loop_returns(faithful: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [faithful, lambda grid: grid], ids=["bytes", "handing over"])
+def test_training_reports_what_the_loop_returns(
+    sent: Callable[[LocalGrid], LocalGrid], tmp_path: Path
+) -> None:
     run_spec = run_spec_in(tmp_path)
-    with LocalGrid(faithful=faithful) as grid:
+    with sent(LocalGrid()) as grid:
         records = ask(grid, run_spec, [0, 2], round=1)
     judge = ClientRuntime(run_spec)
     for number in (0, 2):

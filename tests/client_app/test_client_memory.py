@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from client_app import tensor_files
 from client_app.memory import MemoryLost, file_of, folder_of, load, prune, save
-from client_app.runtime import on_device
+from client_app.state import on_device
 from client_app.tensor_files import Damaged, WriteFailed, write_atomically
 
 Memory = dict[str, dict[str, torch.Tensor]]
@@ -139,5 +139,5 @@ def test_tensors_of_a_file_are_aligned_as_all_others_are(tmp_path: Path) -> None
 
 def test_a_state_moves_to_the_device() -> None:
     state = {"w": torch.ones(2)}
-    assert on_device(state, "cpu") is state
+    assert on_device(state, "cpu")["w"] is state["w"]
     assert on_device(state, "meta")["w"].device.type == "meta"

@@ -11,8 +11,12 @@ from torch import Tensor
 from client_app.client import Client, Variant
 from client_app.optimizer import TrainingSettings
 from client_app.training import train_round
-from client_app.variants.augmented_gradients import AugmentedGradients
-from client_app.variants.feature_gradients import FeatureGradients, class_gradients
+from client_app.variants import feature_gradients
+from client_app.variants.feature_gradients import (
+    AugmentedGradients,
+    FeatureGradients,
+    class_gradients,
+)
 from data.siamese import siamese
 
 COUNTS = (4, 0, 3, 1, 7)
@@ -125,9 +129,10 @@ def test_some_classes_a_round_are_drawn_anew_and_sent_as_if_all_were() -> None:
     assert drawn == {(0, 1), (0, 2), (1, 2)}
 
 
-def test_literal_repeats_and_draws() -> None:
+def test_literal_repeats_and_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Class by class in each repeat: a random part of its samples, then one operation for all of them."""
-    variant, client = AugmentedGradients(repeats=3, batch_size=4), client_with_head()
+    monkeypatch.setattr(feature_gradients, "DRAWN", 4)
+    variant, client = AugmentedGradients(repeats=3), client_with_head()
     draws = client.generator(variant.name)
     expected = torch.zeros(3, 4, 65)
     for _ in range(3):

@@ -80,7 +80,7 @@ def test_the_shift_is_the_log_ratio_of_priors_with_its_sums_and_means(smoothing:
 )
 def test_a_question_is_asked_only_when_its_answer_is_used(variant: Variant, question: str) -> None:
     assert variant.upload.question == question
-    assert variant.upload.once is bool(question)
+    assert variant.upload.is_answer is bool(question)
 
 
 def one_step_on_biases(client: Client, variants: list[Variant]) -> tuple[Tensor, float]:

@@ -89,7 +89,7 @@ def task(*variants: Variant) -> Task:
 
 def test_terms_are_added_after_the_weights() -> None:
     """loss = mean(w CE) + mean(term), and the term sees logits without scales and offsets."""
-    made = task(Norms(0.1), MoreNorms(0.3), Focal(alpha=2.0, gamma=0.0), Halved(), Shift())
+    made = task(Norms(0.1), MoreNorms(0.3), Focal(gamma=0.0), Halved(), Shift())
     client, indices_B = made.client, torch.arange(11)
     with batches_of(100):
         value = made.loss(indices_B)
@@ -97,7 +97,7 @@ def test_terms_are_added_after_the_weights() -> None:
     features_BD = model.features(client.samples.batch(indices_B))
     logits_BC = model.head(features_BD)
     trained_BC = logits_BC * SCALE_C + OFFSET_C
-    plain_B = 2.0 * F.cross_entropy(trained_BC, client.labels_N, reduction="none")
+    plain_B = F.cross_entropy(trained_BC, client.labels_N, reduction="none")
     squares_B = features_BD.square().sum(1) + logits_BC.square().sum(1)
     losses_B = plain_B + (0.1 + 0.3) * (client.labels_N + 1) * squares_B / 2
     torch.testing.assert_close(value, losses_B.mean())

@@ -27,9 +27,8 @@ from client_app.models.classifier import channels_go_last
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy
 from client_app.training import train_round
-from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.local_batch_norm import LocalBatchNorm, LocalStatistics
 from client_app.variants.local_model import LocalModel
-from client_app.variants.local_statistics import LocalStatistics
 from data import SettingError
 
 SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1)

@@ -1,6 +1,5 @@
 """Local optimizers and schedules: equal to torch's to the bit, and refused where a method assumes another."""
 
-import math
 from typing import Any
 
 import pytest
@@ -66,17 +65,6 @@ def test_schedules_are_torchs_to_the_bit(schedule: str) -> None:
     fields, make = TORCHS[schedule]
     settings = TrainingSettings(learning_rate=0.3, schedule=schedule, **fields)
     assert [settings.rate(round) for round in range(1, STEPS + 1)] == at_each_step(make)
-
-
-def test_warm_up_multiplies_the_schedule() -> None:
-    """By (t + 1) / (W + 1), as torch's LinearLR with start_factor 1 / (W + 1)."""
-    settings = TrainingSettings(learning_rate=0.3, warm_up=4)
-    rates = [settings.rate(round) for round in range(1, 8)]
-    assert rates == pytest.approx([0.06, 0.12, 0.18, 0.24, 0.3, 0.3, 0.3], rel=1e-12)
-    assert rates[4:] == [0.3] * 3
-    both = TrainingSettings(learning_rate=0.3, warm_up=4, schedule="cosine", schedule_rounds=8)
-    assert both.rate(3) == pytest.approx(0.3 * (1 + math.cos(math.pi / 4)) / 2 * 3 / 5)
-    assert both.rate(100) == pytest.approx(0, abs=1e-12)
 
 
 def test_adam_counts_steps_alone() -> None:

@@ -24,8 +24,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.personal import FINE_TUNED, fine_tuned, is_personal, model_of_variant
 from client_app.state import State, copy, seed_of, weighted_mean
 from client_app.training import batches, train_round
-from client_app.variants.head_then_features import HeadThenFeatures
-from client_app.variants.local_head import LocalHead
+from client_app.variants.local_head import HeadThenFeatures, LocalHead
 from client_app.variants.personal_model import PersonalModel
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
@@ -96,7 +95,7 @@ def test_fine_tuning_is_descent_of_the_plain_cross_entropy(
         local_epochs=3, batch_size=8, learning_rate=0.5, finetune_epochs=2, **schedule
     )
     client = client_of(linear_model(3, 3), INPUTS_ND, LABELS_N, 3, round=3, seed=5)
-    state = fine_tuned(client, settings)
+    state = fine_tuned(client, settings, ())
     start = copy(linear_model(3, 3).state_dict())
     assert_close(state, descended(start, start, rate, strength=0.0, steps=2))
 
@@ -141,7 +140,7 @@ def test_fedrep_trains_the_head_then_the_features() -> None:
 
 def test_fedrep_without_features_that_train_says_so() -> None:
     client = small_client()
-    client.model.freeze([client.model.features])
+    client.model.features.requires_grad_(False)
     with pytest.raises(ValueError):
         train_round(client, [HeadThenFeatures()], SETTINGS)
 

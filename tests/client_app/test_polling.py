@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from client_app import polling
-from client_app.polling import PollingClient
+from client_app import flower_internals as polling
+from client_app.flower_internals import PollingClient
 
 UNKNOWN = SimpleNamespace(object_found=False, object_available=False)
 ON_ITS_WAY = SimpleNamespace(object_found=True, object_available=False)

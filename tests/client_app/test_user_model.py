@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from client_app.models import Classifier, build
-from client_app.user_code import file_hash
 from data import SettingError
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
@@ -117,8 +116,3 @@ def test_what_is_wrong_with_it_is_one_sentence(name: str, said: str) -> None:
         build(name, (1, 8, 8), 10, 0)
     assert (caught.value.key, caught.value.value) == ("model", name)
     assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_module_that_is_not_there_has_no_hash() -> None:
-    assert file_hash("no_such_module_of_mine:model") == ""
-    assert len(file_hash("json:loads")) == 64

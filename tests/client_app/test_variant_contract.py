@@ -30,20 +30,19 @@ OTHER_IDENTITIES: Mapping[str, tuple[dict[str, Any], list[tuple[int, ...]]]] = {
 """Identities that are no setting of the variant alone: fields, and class counts of the clients."""
 
 OTHERS: Mapping[str, Any] = {
-    "min_class_samples": 4, "repeats": 3, "batch_size": 2, "classes_per_round": 1, "bits": 10,
+    "min_class_samples": 4, "repeats": 3, "classes_per_round": 1, "bits": 10,
     "warm_up_rounds": 1, "head_epochs": 2, "covariance": "diagonal",
     "measure": "l2", "target": "uniform",
 }  # fmt: skip
 """Values other than the default's by field; whole numbers that are not here grow by one, others are halved."""
 BESIDE: Mapping[str, dict[str, Any]] = {
-    "logit-shift.local-share": {"target": "mixed"},
     "resampling.beta-end": {"decay": 0.1},
 }
 """Fields that count only, or more, beside another value of another."""
-LEAST = {"min_class_samples": 1, "repeats": 1, "batch_size": 1, "head_epochs": 1, "bits": 1}
+LEAST = {"min_class_samples": 1, "repeats": 1, "head_epochs": 1, "bits": 1}
 """The smallest value by field, where it is not 0."""
-ABOVE_ZERO = {"range", "temperature", "focal.alpha"}
-MOST = {"bits": 20, "beta_start": 1.0, "beta_end": 1.0, "decay": 1.0, "local_share": 1.0,
+ABOVE_ZERO = {"range", "temperature"}
+MOST = {"bits": 20, "beta_start": 1.0, "beta_end": 1.0, "decay": 1.0,
         "restricted-softmax.alpha": 1.0}  # fmt: skip
 """The largest value by field, or by key where several variants have a field of that name."""
 
@@ -199,17 +198,8 @@ def test_values_beyond_their_limits_are_refused_by_key(name: str) -> None:
         assert caught.value.key == f"{name}.{field.name}"
 
 
-def test_a_local_share_is_for_a_mixture() -> None:
-    for target in ("global", "uniform"):
-        with pytest.raises(SettingError) as caught:
-            VARIANTS["logit-shift"](target=target, local_share=0.5)
-        assert caught.value.key == "logit-shift.local-share"
-
-
 def test_an_upload_that_contradicts_itself_is_refused() -> None:
-    """Answers are sent once, and of answers that are kept apart there is no sum to send back."""
-    Upload(once=True, question="q", by_client=True, returned=False)
-    Upload(once=True, question="q")
-    for wrong in ({"question": "q"}, {"once": True, "question": "q", "by_client": True}):
-        with pytest.raises(ValueError):
-            Upload(**wrong)  # type: ignore[arg-type]
+    """Of answers that are kept apart there is no sum to send back."""
+    Upload(question="q", by_client=True, returned=False)
+    with pytest.raises(ValueError):
+        Upload(question="q", by_client=True)

@@ -17,7 +17,14 @@ from client_app.models import Classifier, build
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, difference, norm
 from client_app.training import train_round
-from client_app.vectorized import MAPPED_HOOKS, VectorizedTraining, mixes, obstacle
+from client_app.vectorized import (
+    MAPPED_HOOKS,
+    VectorizedTraining,
+    fitting_clients,
+    mixes,
+    multiplications,
+    obstacle,
+)
 
 SETTINGS = TrainingSettings(
     local_epochs=2,
@@ -177,3 +184,17 @@ def test_samples_mix_where_one_depends_on_any_other_of_its_batch() -> None:
 
     for features, expected in ((Mixing(), True), (nn.Flatten(), False)):
         assert mixes(Classifier(features, nn.Linear(16, CLASSES)), SHAPE) == expected
+
+
+def test_as_many_clients_fit_as_are_short_and_small() -> None:
+    small = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(16, 8)), nn.Linear(8, CLASSES))
+    assert multiplications(small, SHAPE) == 16 * 8 + 8 * CLASSES
+    convolution = Classifier(
+        nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten()), nn.Linear(32, CLASSES)
+    )
+    assert multiplications(convolution, SHAPE) == 9 * 2 * 16 + 32 * CLASSES
+    assert fitting_clients(small, SHAPE, 32) == 64
+    assert fitting_clients(small, SHAPE, 2**17) == 1, "a step of so many samples is long"
+    with torch.device("meta"):
+        wide = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(16, 2**17)), nn.Linear(2**17, 10))
+    assert 1 < fitting_clients(wide, SHAPE, 1) < 64, "memory bounds them"

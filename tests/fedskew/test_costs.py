@@ -1,4 +1,4 @@
-"""What a plan takes: rounds that were observed, probes of one round, and runs with nothing left."""
+"""What a plan takes: rounds that were observed, and runs with nothing left."""
 
 from pathlib import Path
 
@@ -6,10 +6,7 @@ import pytest
 from command_line import FedSkew
 from in_process import experiment, small
 
-from fedskew.costs import ObservedRounds, plan_costs, probes, rounds_left
-from fedskew.engines.workers import WorkersGrid
-from server_app.app import run
-from server_app.run_settings import RunSettings
+from fedskew.costs import ObservedRounds, rounds_left
 
 
 def test_rounds_of_the_same_training_are_the_cost(tmp_path: Path) -> None:
@@ -35,32 +32,19 @@ def test_rounds_of_the_same_training_are_the_cost(tmp_path: Path) -> None:
     )
 
 
-def test_each_training_is_probed_once(tmp_path: Path) -> None:
-    def of(method: str, seed: int) -> RunSettings:
-        return small(tmp_path, method=method, seed=seed, local_epochs=1, train_images=60)
-
-    planned = [of(method, seed) for seed in (0, 1) for method in ("fedavg", "iwds")]
-    first, second = chosen = probes(planned)
-    assert [probe.general.method for probe in chosen] == ["fedavg", "iwds"]
-    assert {probe.general.rounds for probe in chosen} == {1}
-    with WorkersGrid() as grid:
-        run(grid, first, lambda line: None)
-    assert probes(planned) == [second]
-    labels = {settings.run_id: "" for settings in planned}
-    known = [entry.cost is not None for entry in plan_costs(planned, labels)]
-    assert known == [True, False, True, False]
-    assert not planned[0].folder.exists()
-
-
 def test_a_dry_run_downloads_and_trains_nothing(tmp_path: Path, fedskew: FedSkew) -> None:
     words = ["--set", "dataset=mnist", "--set", f"data-root={tmp_path}", "--set", "download=true"]
     status, output, _ = fedskew("run", *words, "--results", tmp_path / "results", "--dry-run")
-    assert status == 0 and "--probe" in output
+    assert status == 0 and "--set rounds=1 --seed 0" in output
     assert not list(tmp_path.iterdir())
 
 
-def test_a_probe_prints_the_seconds_of_the_plan(tmp_path: Path, fedskew: FedSkew) -> None:
-    words = ["--set", "rounds=50", "--set", "model=linear", "--results", tmp_path]
-    status, output, errors = fedskew("run", *words, "--method", "fedavg,iwds", "--probe")
-    assert status == 0, errors
-    assert "2 probes of one round" in output and "?" not in output.rpartition(" run ")[2]
+def test_rounds_of_another_command_give_the_cost_of_the_plan(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
+    words = ["run", "--method", "fedavg,iwds", "--set", "model=linear", "--results", tmp_path]
+    assert "?" in fedskew(*words, "--set", "rounds=50", "--dry-run")[1]
+    short = ["--set", "rounds=1", "--seed", "0"]
+    assert fedskew(*words, "--engine", "inprocess", *short)[0] == 0
+    output = fedskew(*words, "--set", "rounds=50", "--dry-run")[1]
+    assert "?" not in output.rpartition(" run ")[2] and "50" in output

@@ -69,7 +69,7 @@ def test_folders_of_patients_are_no_classes(tmp_path, fedskew):
     folder = archive(tmp_path)
     status, output, errors = fedskew("data", "check", folder)
     assert status == 2 and "will work" not in output and "PAT000" in errors
-    cure = re.search(r"fedskew (data check \S+ --labels labels.csv)", errors)
+    cure = re.search(r"fedskew (data check \S+ --set labels=labels.csv)", errors)
     assert cure and str(folder) in cure[1]
     refused(settings_of(folder, ",".join(f"PAT{p:03}" for p in range(PATIENTS))))
 
@@ -151,7 +151,7 @@ def test_institutions_are_sites(tmp_path, fedskew):
     assert federate(settings, 0).client_names == ["0 North", "1 South"]
     other = {"BodyPartExamined": "HEAD", "InstitutionName": "Else", "PatientID": "X"}
     write_image(north / "visit", 800, **other)
-    options = ("--labels", "BodyPartExamined")
+    options = ("--set", "labels=BodyPartExamined")
     status, output, _ = fedskew("data", "check", tmp_path / "archive", *options)
     assert status == 0 and "are not taken as sites: Else has one patient" in output
 

@@ -9,14 +9,6 @@ RUN = [
 OWN = ["--set", "classes=2", "--set", "input-shape=1x8x8"]
 
 
-@pytest.fixture
-def run(tmp_path, fedskew):
-    """The folder of a finished run."""
-    assert fedskew(*RUN, "--results", tmp_path / "results")[0] == 0
-    (folder,) = (tmp_path / "results").iterdir()
-    return folder
-
-
 def folder_for(file):
     """Put a folder that holds something in a file's place."""
     file.unlink(missing_ok=True)
@@ -29,14 +21,6 @@ def refused(answer, file):
     """Assert that a command has named the file in one sentence."""
     status, _, errors = answer
     assert status == 2 and errors.count("\n") == 1 and str(file) in errors
-
-
-@pytest.mark.parametrize("name", ["settings.json", "rounds.jsonl", "checkpoint.safetensors"])
-def test_a_run_s_files(run, fedskew, name):
-    (run / "summary.json").unlink()
-    file = folder_for(run / name)
-    refused(fedskew(*RUN, "--results", run.parent), file)
-    assert (file / "something").exists()
 
 
 COMMANDS = {
@@ -52,9 +36,8 @@ def test_what_a_command_names(tmp_path, fedskew, name):
     refused(fedskew(*COMMANDS[name](place)), place)
 
 
-def test_a_file_where_a_folder_belongs(run, fedskew):
-    (file := run / "file").write_text("")
-    refused(fedskew("export", run, "--output", file), file)
+def test_a_file_where_a_folder_belongs(tmp_path, fedskew):
+    (file := tmp_path / "file").write_text("")
     refused(fedskew("predict", file, file), file)
     refused(fedskew("report", "--results", file), file)
     refused(fedskew(*RUN, *OWN, "--set", f"dataset=folder:{file}"), file)

@@ -15,9 +15,11 @@ from fedskew.experiments.experiments import (
     Suite,
     edition_columns,
     entries_in,
+    experiment,
     find_all,
     sized_suite,
 )
+from fedskew.experiments.plan import plan
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = {"a": {}, "b": {"alpha": 0.5}, "c": {"alpha": 1.0}}
@@ -33,10 +35,15 @@ SMALL = {
 }  # fmt: skip
 
 
-def file_of(folder: Path, **changes: Any) -> Path:
-    """Return a file of a paper's entry, changed so, its smaller edition and a suite of every size."""
+def file_of(folder: Path, beside: bool = False, **changes: Any) -> Path:
+    """Return a file of a paper's entry, changed so, its smaller edition and a suite of every size.
+
+    `beside` names the paper's entry beside what the laptop's suite needs.
+    """
     path = folder / "experiments.yaml"
-    suites = {size: {"title": size, "size": size} for size in ("laptop", "full")}
+    suites: dict[str, Any] = {size: {"title": size, "size": size} for size in ("laptop", "full")}
+    if beside:
+        suites["laptop"]["experiments"] = ["large"]
     path.write_text(yaml.safe_dump({"large": {**PAPER, **changes}, "small": SMALL, **suites}))
     return path
 
@@ -75,6 +82,28 @@ def test_a_suite_of_a_size_is_what_the_papers_claims_need(tmp_path: Path) -> Non
     members = {suite.name: suite.experiments for suite in suites}
     assert members == {"laptop": ("small",), "full": ("large",)}
     assert [entry.name for entry in find_all(["laptop"], path)] == ["small"]
+    beside = file_of(tmp_path, beside=True)
+    assert [entry.name for entry in find_all(["laptop"], beside)] == ["small", "large"]
+
+
+def test_a_row_has_the_columns_and_seeds_that_it_names(tmp_path: Path) -> None:
+    """And a claim about a row where the edition lacks it is refused."""
+    limited = {"fedshift": {"only": ["d"], "seeds": [2]}}
+    small = {**SMALL, "methods": ["fedavg", limited], "seeds": [1, 2]}
+    (tmp_path / "rows.yaml").write_text(yaml.safe_dump({"small": small}))
+    (entry,) = entries_in(tmp_path / "rows.yaml").values()
+    assert isinstance(entry, Experiment)
+    cells = [(cell.row, cell.column, cell.seed) for cell in plan(entry)]
+    fedavg = [("fedavg", column, seed) for column in "de" for seed in (1, 2)]
+    assert sorted(cells) == sorted([*fedavg, ("fedshift", "d", 2)])
+
+    with pytest.raises(SettingError) as raised:
+        experiment("small", {**small, "methods": [{"fedshift": {"only": ["x"]}}]})
+    assert raised.value.key == "methods: fedshift: only"
+    (tmp_path / "rows.yaml").write_text(yaml.safe_dump({"small": small, "large": PAPER}))
+    with pytest.raises(SettingError) as raised:
+        entries_in(tmp_path / "rows.yaml")
+    assert f"{raised.value.where}: {raised.value.key}".endswith("large: here: columns")
 
 
 def test_a_claim_is_measured_in_the_edition_s_columns_in_its_own_order(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: Fed
         "note.txt": "is text",
         "nowhere": "there is no such file",
     }.items():
-        words_of = ("predict", digits / "creff", tmp_path / name, "--max-unpacked-mib", 1)
+        words_of = ("predict", digits / "creff", tmp_path / name, "--set", "max-unpacked-mib=1")
         status, _, errors = fedskew(*words_of)
         assert (status, errors.count("\n")) == (2, 1) and words in errors, errors
 

@@ -127,18 +127,3 @@ def test_what_check_prints_for_hospitals_is_taken_by_the_other_commands(
     assert status == 0 and '"counts": [[6, 6, 7], [0, 6, 6]]' in output
     status, output, _ = fedskew("diagnose", *settings)
     assert status == 0 and "31 samples of 3 classes at 2 sites" in output
-
-
-@pytest.mark.slow
-def test_check_the_plan_and_the_run_name_the_model_and_its_size(
-    tmp_path: Path, fedskew: FedSkew
-) -> None:
-    path = npz()(tmp_path)
-    size = "resnet-8, 1,224,386 parameters, 4.91 MB per upload"
-    output = fedskew("data", "check", path)[1]
-    assert f"Model: {size}\n" in output
-    (words,) = printed(output)
-    words += [*QUICK, "--results", str(tmp_path / "results")]
-    assert size in fedskew(*words, "--dry-run")[1]
-    first, *_ = fedskew(*words, "--method", "fedavg")[1].splitlines()
-    assert first.endswith(f"model {size}")

@@ -11,10 +11,9 @@ from in_process import small
 from rich.console import Console
 
 from data import SettingError
-from fedskew import scheduling
-from fedskew.scheduling import Job, Resources, gpus_for
+from fedskew.engines import Resources, gpus_for
 from fedskew.sweep.pool import Running, RunPool
-from fedskew.sweep.progress import Overview
+from fedskew.sweep.progress import Job, Overview
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,7 @@ def test_cores_are_shared_without_idle_ones(
     asked: Mapping[str, Any],
     expected: tuple[str, int, int],
 ) -> None:
-    monkeypatch.setattr(scheduling, "cores", lambda: cores)
+    monkeypatch.setattr("client_app.state.cores", lambda: cores)
     shared = Resources(**asked).shared([small(tmp_path)] * number)
     assert (shared.engine, shared.jobs, shared.workers) == expected
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from data import DataError, DataSettings, SettingError, federate
+from data import SettingError
 from fedskew import select as selection
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.inference import Estimate, with_interval
-from fedskew.select import ends, partition_by_counts, permissions_of, select
+from fedskew.select import ends, permissions_of, select
 from server_app.record import RoundRecord, Seconds
 from server_app.run_settings import Scalar
 from server_app.settings import parse
@@ -197,14 +197,6 @@ def test_what_is_not_distinguishable_from_fedavg_is_no_winner(selecting: Selecti
     assert "fedavg (0.05) over always ccvr (0.05): +" in itself.printed
 
 
-def test_less_is_better_for_the_brier_score(selecting: Selecting) -> None:
-    ended = selecting(
-        lambda method, rate, seed: 0.4 - 0.2 * (method == "iwds") + seed % 3 / 1000, target="brier"
-    )
-    assert ended.result["winner"]["method"] == "iwds"
-    assert ended.result["gains"]["fedavg"][2] < 0
-
-
 def test_a_divergence_on_fresh_seeds_counts_against_whoever_it_hits(selecting: Selecting) -> None:
     def diverging(who: str) -> Score:
         sound = good_at("fedlc", 5.0)
@@ -289,16 +281,3 @@ def test_an_interval_over_seeds_alone_is_wider_where_their_samples_overlap() -> 
     low, high = ends(gain, 0.2)
     assert high - 2.0 == pytest.approx((gain.interval.high - 2.0) * math.sqrt(2))
     assert low - 2.0 == pytest.approx((gain.interval.low - 2.0) * math.sqrt(2))
-
-
-def test_a_table_of_counts_is_dealt_exactly(tmp_path: Path) -> None:
-    table = tmp_path / "counts.csv"
-    table.write_text("site,a,b,c\nnorth,5,0,2\nsouth,1,7,3\n")
-    file = partition_by_counts(table, {"results": str(tmp_path)})
-    federation = federate(DataSettings(partition_file=str(file)), 0)
-    assert federation.counts_KC[:, :3].tolist() == [[5, 0, 2], [1, 7, 3]]
-    assert federation.counts_KC.sum() == 18
-    assert {*federation.dataset.test.labels[federation.global_test].tolist()} == {0, 1, 2}
-    table.write_text("site,a,b\nnorth,500,0\nsouth,1,7\n")
-    with pytest.raises(DataError, match="class a has 501 samples"):
-        partition_by_counts(table, {"results": str(tmp_path)})

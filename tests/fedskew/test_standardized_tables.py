@@ -16,8 +16,7 @@ from client_app.runtime import site_runtime
 from data import DataError, DataSettings, federate
 from data.agreement import read_agreement
 from data.standardization import column_sums, standardization
-from fedskew.engines import execute
-from fedskew.scheduling import Resources
+from fedskew.engines import Resources, execute
 from server_app.settings import parse
 from site_agent.audit import Audit
 from tests.site_files import NAMES, agreed, site_entries, with_mask_keys, write, write_mask_key

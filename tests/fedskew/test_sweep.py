@@ -18,8 +18,8 @@ from rich.console import Console
 
 import server_app.run_folder
 from data import SettingError
+from fedskew.engines import Resources
 from fedskew.experiments.plan import Cell, runs
-from fedskew.scheduling import Resources
 from fedskew.sweep import run_all
 from server_app.run_folder import RunFolder
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from flwr.app import Error, Message, RecordDict
-from in_process import ManyNodes, small
+from in_process import ManyNodes, faithful, small
 
 from client_app.client import Variant
 from client_app.state import State, digest
@@ -123,8 +123,7 @@ def copied(rounds: Rounds) -> Rounds:
     """Return rounds that go on by themselves; models and states are shared, as nothing changes them in place."""
     other = copy.copy(rounds)
     other.states, other.deployed = dict(rounds.states), dict(rounds.deployed)
-    other.memory_rounds = dict(rounds.memory_rounds)
-    other.digests = {kind: dict(codes) for kind, codes in rounds.digests.items()}
+    other.client_states = dict(rounds.client_states)
     return other
 
 
@@ -146,7 +145,7 @@ def stages(root: Path, method: str) -> list[Stage]:
         min_reply_share=0.3,
     )
     federation, result = federate(settings.data, settings.general.seed), list[Stage]()
-    with Recorder(2, faithful=True) as grid:
+    with faithful(Recorder(2)) as grid:
         run = Run(grid, settings, federation, RunFolder(settings.folder), lambda line: None)
         rounds = run.strategy
 
@@ -159,7 +158,7 @@ def stages(root: Path, method: str) -> list[Stage]:
 
         def evaluation(rounds: Rounds, grid: Any) -> Made:
             classes = federation.dataset.num_classes
-            scores, failures, _ = evaluate_on_clients(
+            scores, failures = evaluate_on_clients(
                 rounds, grid, classes, run.evaluation.tested, [], False
             )
             counts, groups = run.evaluation.counts_KC, run.evaluation.groups
@@ -170,7 +169,7 @@ def stages(root: Path, method: str) -> list[Stage]:
             ]
             return failures, [], numbers
 
-        asked = [variant for variant in rounds.variants if variant.upload.question]
+        asked = [variant for variant in rounds.variants if variant.upload.is_answer]
         for variant in sorted(asked, key=lambda variant: bool(variant.upload.question_needs)):
             stage(f"question of {variant.name}", partial(question, variant))
         rounds.begin_round(1)
@@ -201,12 +200,12 @@ def training(rounds: Rounds, grid: Any) -> Made:
     json.dumps(to_json(whole), allow_nan=False)  # all of it can be recorded
     assert all(len(sentence) < 20_000 and sentence.isprintable() for sentence in last.unsolicited)
     states = [rounds.shared, *rounds.states.values(), *rounds.deployed.values()]
-    numbers = [last.loss, last.metrics, sorted(rounds.memory_rounds.items())]
+    numbers = [last.loss, last.metrics, sorted(map(str, rounds.client_states.items()))]
     return exchange.failures, states, numbers
 
 
 def final(rounds: Rounds, grid: Any) -> Made:
-    if not any(part.final_question for part in rounds.deploys):
+    if not any(map(rounds.asks_finally, rounds.deploys)):
         return {}, [], []
     ask_finally(rounds, grid)
     return rounds.last.failures, [*rounds.states.values(), *rounds.deployed.values()], []

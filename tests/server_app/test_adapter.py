@@ -10,9 +10,18 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
-from in_process import FinishedRun, ManyNodes, Tamper, TamperingGrid, drop, number_of, small
+from in_process import (
+    FinishedRun,
+    ManyNodes,
+    Tamper,
+    TamperingGrid,
+    drop,
+    faithful,
+    number_of,
+    small,
+)
 
-from client_app.messages import from_flower, kind_of, pack, to_flower, unpack
+from client_app.messages import kind_of, pack, to_flower, unpack
 from client_app.optimizer import coefficient_sum
 from client_app.training import steps_of
 from data import federate
@@ -23,8 +32,7 @@ from strategies.core.exchange import (
     Exchange,
     TooFewReplies,
 )
-from strategies.core.exchange_settings import ExchangeSettings
-from strategies.core.node_assignment import TooFewNodes, wait_for_nodes
+from strategies.core.node_assignment import ExchangeSettings, TooFewNodes, wait_for_nodes
 
 Train = Callable[..., FinishedRun]
 Spoil = Callable[[RecordDict, int], object]
@@ -159,7 +167,7 @@ def test_every_faulty_reply_is_left_out_for_its_reason(
 ) -> None:
     """The run goes on to the bits of one in which these clients were silent; in round 2 they are back."""
     spoils = [spoil for spoil, _ in FAULTS]
-    outcome = train(grid=TamperingGrid(in_round_1(spoils), faithful=True), **CHANGES)
+    outcome = train(grid=faithful(TamperingGrid(in_round_1(spoils))), **CHANGES)
     first, second = outcome.records
     assert [*first["failures"]] == [str(client) for client in range(len(FAULTS))]
     for (_, reason), found in zip(FAULTS, first["failures"].values(), strict=True):
@@ -306,7 +314,7 @@ def test_the_mean_and_its_momentum_are_flowers(tmp_path: Path, method: str, thei
     federation = federate(settings.data, 0)
     examples = federation.counts_KC.sum(1).tolist()
     generator = torch.Generator().manual_seed(0)
-    with LocalGrid(faithful=True) as grid:
+    with faithful(LocalGrid()) as grid:
         identify()
         ours = Run(grid, settings, federation, RunFolder(settings.folder), print).strategy
         theirs.current_arrays = arrays = to_flower(ours.shared)
@@ -318,7 +326,7 @@ def test_the_mean_and_its_momentum_are_flowers(tmp_path: Path, method: str, thei
             for client, count in enumerate(examples):
                 state = {
                     name: tensor + torch.randn(tensor.shape, generator=generator)
-                    for name, tensor in from_flower(arrays).items()
+                    for name, tensor in arrays.to_torch_state_dict().items()
                 }
                 steps = steps_of(count, settings.training)
                 work = coefficient_sum(steps, settings.training.momentum)
@@ -333,7 +341,7 @@ def test_the_mean_and_its_momentum_are_flowers(tmp_path: Path, method: str, thei
             exchange.receive([Message(mine, reply_to=asked)], assignment)
             ours.finish_round(exchange)
             flowers, _ = theirs.aggregate_train(number, replies)
-            for name, tensor in from_flower(flowers).items():
+            for name, tensor in flowers.to_torch_state_dict().items():
                 torch.testing.assert_close(ours.shared[name], tensor, rtol=1e-6, atol=1e-6)
             arrays = to_flower(ours.shared)
     weighted = sum(client * count for client, count in enumerate(examples))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Message, RecordDict
-from in_process import HEADS, FinishedRun, TamperingGrid
+from in_process import HEADS, FinishedRun, TamperingGrid, faithful
 
 from client_app.messages import pack, unpack
 from client_app.state import State, digest
@@ -98,5 +98,5 @@ def test_a_client_whose_statistics_cannot_be_is_named(train: Train) -> None:
                 records[key] = pack({**state, name: spoil(state[name]).contiguous()})
 
         with pytest.raises(TooFewReplies) as ended:
-            train(grid=TamperingGrid(tamper, faithful=True), method="fed3r", **LINEAR)
+            train(grid=faithful(TamperingGrid(tamper)), method="fed3r", **LINEAR)
         assert "client 2" in str(ended.value) and reason in str(ended.value)

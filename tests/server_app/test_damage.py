@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from in_process import FinishedRun, TamperingGrid, cut, experiment, small
 
-from client_app.tensor_files import read, write_atomically
 from data import SettingError
 from fedskew.sweep import earlier_result
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
@@ -85,19 +84,9 @@ def test_a_finished_run_with_a_damaged_file_is_healed(
     assert earlier_result(config) is not None
 
 
-def as_older_code_wrote_it(folder: Path) -> None:
-    """Leave out of the checkpoint what it had only where it was not empty."""
-    file = folder / "checkpoint.safetensors"
-    tensors, metadata = read(file)
-    contents = json.loads(metadata["fedskew"])
-    assert not contents.pop("best") and not contents.pop("ended")
-    write_atomically(file, tensors, {**metadata, "fedskew": json.dumps(contents)})
-
-
 LAST, AGAIN, ANEW = "after round 3", "after round 2", "again from round 1"
 DAMAGES: list[tuple[Harm, str, list[int]]] = [
     (lambda folder: None, LAST, []),
-    (as_older_code_wrote_it, LAST, []),
     (lambda folder: flip(folder / "checkpoint.safetensors", -9), AGAIN, []),
     (lambda folder: flip(folder / "rounds.jsonl", 12), LAST, [1]),
     (lambda folder: of_another_run(folder / "rounds.jsonl"), AGAIN, [1, 2]),

@@ -97,7 +97,7 @@ def test_local_accuracy_without_test_samples_of_a_class() -> None:
 
 
 def test_server_evaluation_has_local_accuracy() -> None:
-    actual = of_server(scores([[4, 0], [2, 2]]), torch.tensor([[1, 3], [3, 1]]), {"few": [1]})
+    actual = of_server(scores([[4, 0], [2, 2]]), torch.tensor([[1, 3], [3, 1]]), {"few": [1]}, None)
     assert actual.spreads["local-accuracy"].mean == pytest.approx(0.75)
     assert actual["few-recall"] == 0.5
 

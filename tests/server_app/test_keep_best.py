@@ -1,4 +1,4 @@
-"""keep-best and patience: which round is kept, when a run ends, and that a kill at any write changes neither."""
+"""keep-best: which round is kept, and that a kill at any write does not change it."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -8,36 +8,32 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import KEEP_BEST, FinishedRun, TamperingGrid, contents_of, cut, experiment, small
+from in_process import KEEP_BEST, FinishedRun, contents_of, cut, experiment
 
 import client_app.tensor_files
-import fedskew
 from client_app.memory import folder_of, prune
 from client_app.memory import load as load_memory
 from client_app.memory import save as save_memory
 from client_app.state import digest
 from data import DataError, SettingError
-from fedskew.costs import rounds_left
 from fedskew.export.from_run import TrainedRun
-from fedskew.sweep import earlier_result
 from server_app.checkpoint import Checkpoint, best_checkpoint, check_memory
 from server_app.record import ModelNumbers
-from server_app.round_selection import Best, BestRounds, why_ended
+from server_app.round_selection import Best, BestRounds
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
 
 RUNS: dict[str, dict[str, Any]] = {
-    "ends in round 3, the best is 2": {"method": "fedbn", "learning_rate": 0.3, "patience": 1},
-    "a best round of each model": {"method": "creff+fedbn", "learning_rate": 1.0, "patience": 1},
+    "the best is 2 of 3": {"method": "fedbn", "learning_rate": 0.3, "rounds": 3},
+    "a best round of each model": {"method": "creff+fedbn", "learning_rate": 1.0, "rounds": 4},
     "every second round": {
         "method": "scaffold+silobn",
         "learning_rate": 0.3,
         "rounds": 5,
         "evaluate_every": 2,
-        "patience": 0,
     },
 }
-ENDS_EARLY: dict[str, Any] = {**KEEP_BEST, **RUNS["ends in round 3, the best is 2"]}
+BEST_IS_2: dict[str, Any] = {**KEEP_BEST, **RUNS["the best is 2 of 3"]}
 
 
 def numbers(value: float, metric: str = "accuracy") -> dict[str, ModelNumbers]:
@@ -67,33 +63,11 @@ def test_the_first_best_round_by_the_metrics_own_direction(
     assert again.best_of("average") == best.best_of("average"), "a round made again changes nothing"
 
 
-@pytest.mark.parametrize(
-    ("values", "every", "patience", "ends"),
-    [
-        ([0.5, 0.4, 0.6, 0.5, 0.6], 1, 2, 5),
-        ([0.5, 0.4, 0.3], 1, 0, None),
-        ([math.nan, math.nan, math.nan], 1, 2, 2),
-        ([9, 0.5, 9, 0.4, 9, 0.3], 2, 2, 6),
-    ],
-)
-def test_patience_counts_evaluated_rounds(
-    values: list[float], every: int, patience: int, ends: int | None
-) -> None:
-    best, ended = BestRounds(), []
-    for round, value in enumerate(values, start=1):
-        if round % every == 0:
-            best = best.after(round, "accuracy", numbers(value))
-            if why_ended(best, round, "accuracy", patience, lambda round: round % every == 0):
-                ended.append(round)
-    assert ended[:1] == ([] if ends is None else [ends])
-
-
-def test_patience_waits_for_every_model() -> None:
+def test_each_model_has_a_best_round_of_its_own() -> None:
     best = BestRounds()
     for round, value in enumerate([0.1, 0.2, 0.3], start=1):
         models = {"average": numbers(0.5)["average"], "creff": numbers(value)["average"]}
         best = best.after(round, "accuracy", models)
-        assert not why_ended(best, round, "accuracy", 1, lambda round: True)
     assert best.best_of("average") == Best(1, 0.5) and best.best_of("creff") == Best(3, 0.3)
 
 
@@ -146,9 +120,8 @@ def killed_everywhere(tmp_path: Path, changes: dict[str, Any], step: int) -> Fin
     return whole
 
 
-def test_killed_at_writes_of_a_run_that_ends_early(tmp_path: Path) -> None:
-    whole = killed_everywhere(tmp_path, ENDS_EARLY, step=13)
-    assert whole.summary["ended"]["round"] == 3
+def test_killed_at_writes(tmp_path: Path) -> None:
+    whole = killed_everywhere(tmp_path, BEST_IS_2, step=13)
     assert whole.summary["models"]["average"]["best"]["round"] == 2
 
 
@@ -156,9 +129,7 @@ def test_killed_at_writes_of_a_run_that_ends_early(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a best round of each model", "every second round"])
 def test_killed_at_every_write(tmp_path: Path, name: str) -> None:
     """A kill before each write, rename and deletion, of the clients' memory too, and the same files in the end."""
-    changes = {**KEEP_BEST, **RUNS[name]}
-    whole = killed_everywhere(tmp_path, changes, step=1)
-    assert ("ended" in whole.summary) == (changes["patience"] > 0)
+    killed_everywhere(tmp_path, {**KEEP_BEST, **RUNS[name]}, step=1)
 
 
 def test_clients_keep_the_last_memory_up_to_a_best_round(tmp_path: Path) -> None:
@@ -174,9 +145,9 @@ def test_clients_keep_the_last_memory_up_to_a_best_round(tmp_path: Path) -> None
 
 def test_the_best_round_is_the_whole_model_of_that_round(tmp_path: Path) -> None:
     """What is kept of round 2 is what a run of two rounds ends with, each client's batch norm too."""
-    kept = experiment(tmp_path / "kept", **ENDS_EARLY)
+    kept = experiment(tmp_path / "kept", **BEST_IS_2)
     best = best_checkpoint(kept.folder, 2)
-    without = {**ENDS_EARLY, "rounds": 2, "patience": 0, "keep_best": ""}
+    without = {**BEST_IS_2, "rounds": 2, "keep_best": ""}
     two_rounds = experiment(tmp_path / "short", **without)
     last = Checkpoint.load(two_rounds.folder.checkpoint_file)
     assert best.round == last.round == 2 and best.memory_rounds == last.memory_rounds
@@ -193,9 +164,8 @@ def test_the_best_round_is_the_whole_model_of_that_round(tmp_path: Path) -> None
     assert "best" not in theirs
 
 
-def test_a_last_question_is_asked_in_the_round_that_ends_early(tmp_path: Path) -> None:
-    """And clients fine-tune then."""
-    changes = {"method": "ccvr", "learning_rate": 1.0, "patience": 2, "finetune_epochs": 1}
+def test_a_model_of_the_last_round_alone_has_its_best_round_there(tmp_path: Path) -> None:
+    changes = {"method": "ccvr", "learning_rate": 1.0, "rounds": 3, "finetune_epochs": 1}
     run = experiment(tmp_path, **{**KEEP_BEST, **changes})
     names = [[*record["models"]] for record in run.records]
     assert names == [["average"], ["average"], ["average", "ccvr", "fine-tuned"]]
@@ -206,31 +176,11 @@ def test_a_last_question_is_asked_in_the_round_that_ends_early(tmp_path: Path) -
     assert Checkpoint.load(run.folder.checkpoint_file).deployed.keys() == {"average", "ccvr"}
 
 
-def test_a_run_that_ended_early_is_finished_wherever_one_asks(tmp_path: Path) -> None:
-    settings = small(tmp_path, **ENDS_EARLY)
-    assert rounds_left(settings) == 7
-    run = experiment(tmp_path, **ENDS_EARLY)
-    reason = "patience = 1: balanced-accuracy on validation data has not improved since round 2"
-    assert run.summary["ended"] == {"round": 3, "reason": reason}
-    assert [record.get("ended") for record in run.records] == [None, None, reason]
-    assert rounds_left(settings) == 0 and run.folder.damage(7) == ""
-    assert earlier_result(settings) is not None
-    loaded = fedskew.load(run.folder.path)
-    assert loaded.finished and loaded.ended == reason
-    again = experiment(tmp_path, (grid := TamperingGrid()), **ENDS_EARLY)
-    assert grid.asked == [] and again.summary == run.summary
-
-    cut(run.folder.rounds_file, 7)
-    assert rounds_left(settings) == 1
-    mended = experiment(tmp_path, **ENDS_EARLY)
-    assert (mended.records, mended.hash) == (run.records, run.hash)
-
-
 def test_a_lost_best_file_is_reported_and_the_run_goes_on(tmp_path: Path) -> None:
-    run = experiment(tmp_path, **ENDS_EARLY)
+    run = experiment(tmp_path, **BEST_IS_2)
     run.folder.summary_file.unlink()
     cut(run.folder.best_file(2), 7)
-    resumed = experiment(tmp_path, **ENDS_EARLY)
+    resumed = experiment(tmp_path, **BEST_IS_2)
     assert any("the best model of round 2 is lost" in line for line in resumed.lines)
     assert resumed.hash == run.hash
     with pytest.raises(DataError):

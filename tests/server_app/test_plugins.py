@@ -55,7 +55,7 @@ class Counting(Variant):
 @dataclass(frozen=True)
 class Largest(ServerMethod):
     name: ClassVar[str] = "largest"
-    consumes: ClassVar[str] = "counting"
+    uses: ClassVar[str] = "counting"
 
     def combine(self, server, state, updates):
         return max(updates, key=lambda update: update.uploads["counting"]["counts"].max().item()).shared, {}
@@ -92,7 +92,7 @@ class Stating(Variant):
 
     @property
     def upload(self):
-        return Upload("class-counts", self.tensors, once=True, question="sizes")
+        return Upload("class-counts", self.tensors, question="sizes")
 
     def tensors(self, model, shared):
         return {"sizes": integers(model.head.out_features - self.less)}
@@ -107,7 +107,7 @@ class Readying(Stating):
 
     @property
     def upload(self):
-        return Upload("class-counts", self.tensors, once=True, question="readiness")
+        return Upload("class-counts", self.tensors, question="readiness")
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def test_a_check_prints_its_rules(capsys: pytest.CaptureFixture[str]) -> None:
         ("Nameless", "Nameless.name must be words like my-part"),
         ("Taken", "Taken.name is proximal, and there is such a part already"),
         ("Listing", "Listing.shares must have a default that is a number, text, or true or false"),
-        ("Idle", "Idle must fill one of combine, monitor, deploy, and fills none"),
+        ("Idle", "Idle must fill combine or deploy, and fills none"),
         ("Largest", "there is no part counting: name its class in parts"),
     ],
 )

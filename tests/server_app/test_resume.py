@@ -80,7 +80,7 @@ def test_a_memory_that_is_gone_or_another_one_is_named(train: Train, tmp_path: P
     with pytest.raises(TooFewReplies):
         train(grid=TamperingGrid(losses({2: ("nan", 0)})), **changes)
     folder = RunFolder(small(tmp_path / "results", **changes).folder)
-    digest = Checkpoint.load(folder.checkpoint_file).digests["memory"][1]
+    digest = Checkpoint.load(folder.checkpoint_file).client_states[1].memory
     of_client_1 = folder_of(folder.path, 1)
     memory = load_memory(of_client_1, 1, expected_digest=digest)
     shutil.rmtree(of_client_1)

@@ -13,9 +13,8 @@ from in_process import FinishedRun, TamperingGrid, cut, drop, experiment, small
 
 from client_app.metrics import Scores
 from data import federate, load
-from server_app import predictions
+from server_app import run_folder
 from server_app.evaluation import metrics_from
-from server_app.predictions import read_predictions, write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Seconds, Spread
 from server_app.run_folder import RunFolder
 from strategies.core.update_statistics import UpdateStatistics
@@ -59,14 +58,14 @@ def test_records_and_summary_agree(finished: FinishedRun) -> None:
 def test_kept_predictions_have_the_run_s_numbers(finished: FinishedRun) -> None:
     recorded = finished.records[-1]["models"]["creff"]
     data = load(small(finished.folder.path.parent, **CHANGES).data)
-    kept = read_predictions(finished.folder, "creff")
+    kept = finished.folder.predictions("creff")
     assert kept is not None and kept.samples_N is not None
     scores = Scores.of_probabilities(*map(torch.from_numpy, kept[:2]))
     assert recorded["confusion"] == scores.confusion_CC.tolist()
     assert recorded["auroc"] == pytest.approx(metrics_from(scores)["auroc"])
     assert kept.labels_N.tolist() == data.test.labels[kept.samples_N].tolist()
     assert len({*kept.samples_N.tolist()}) == len(kept.samples_N)
-    assert read_predictions(finished.folder, "ccvr") is None
+    assert finished.folder.predictions("ccvr") is None
 
 
 def test_predictions_that_are_too_large_or_damaged_are_none(
@@ -78,11 +77,11 @@ def test_predictions_that_are_too_large_or_damaged_are_none(
         return {"log-probabilities": torch.zeros(4, 2).double(), "labels": torch.zeros(4).long()}
 
     for most, kept in ((95, False), (96, True)):
-        monkeypatch.setattr(predictions, "LARGEST", most)
-        write_predictions(folder, {"average": outputs()})
-        assert (read_predictions(folder, "average") is not None) == kept
+        monkeypatch.setattr(run_folder, "LARGEST_PREDICTIONS", most)
+        folder.write_predictions({"average": outputs()})
+        assert (folder.predictions("average") is not None) == kept
     cut(folder.predictions_file, 8)
-    assert read_predictions(folder, "average") is None
+    assert folder.predictions("average") is None
 
 
 # ---- a round's record ------------------------------------------------------------------------------------------------
@@ -118,7 +117,7 @@ def test_a_record_comes_back_from_json() -> None:
     written = json.loads(json.dumps(FULL.to_json(), allow_nan=False))
     assert RoundRecord.of(written) == FULL and FULL.shortened() == FULL
     assert written["models"]["average"]["client-accuracy"]["worst-decile"] == 0.25
-    assert "ended" not in RoundRecord(1).to_json(), "what is not there has no key"
+    assert "method-numbers" not in RoundRecord(1).to_json(), "what is not there has no key"
 
 
 def test_what_is_no_number_is_null() -> None:

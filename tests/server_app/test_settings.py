@@ -173,7 +173,7 @@ def test_what_contradicts_another_setting_is_refused(config: Mapping[str, Any], 
 def model_for(method: str) -> str:
     """Return a model with which the method goes: with batch norm, or with fixed features for a head in closed form."""
     kinds = [SERVER_METHODS[name] for name in METHODS[method].serving]
-    return "linear" if any(kind.closed_form for kind in kinds) else "mlp-bn"
+    return "linear" if any("fixed-features" in kind.needs for kind in kinds) else "mlp-bn"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -336,3 +336,10 @@ def test_a_data_set_has_a_suitable_model() -> None:
         "office-caltech10": "alexnet-bn", "abide": "abide-mlp", "cinic10": "resnet-18", "tiny-imagenet": "resnet-50",
     }  # fmt: skip
     assert {dataset: model_of(dataset=dataset) for dataset in expected} == expected
+
+
+def test_clients_per_pass_0_is_resolved() -> None:
+    tiny = {"dataset": "digits", "model": "mlp-bn", "method": "fedavg"}
+    assert parse({**tiny, "clients-per-pass": 0}).training.clients_per_pass == 64
+    slow = {**tiny, "model": "resnet-8", "clients-per-pass": 0}
+    assert parse(slow).training.clients_per_pass == parse(tiny).training.clients_per_pass == 1

@@ -10,8 +10,7 @@ import pytest
 from in_process import FinishedRun, cut, small
 
 from data import SettingError
-from fedskew.engines import execute
-from fedskew.scheduling import Resources
+from fedskew.engines import Resources, execute
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from server_app.trackers import PROJECT, Tracker, scalars
@@ -89,7 +88,7 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
     heard: list[object] = []
 
     class Listening(Tracker):
-        def begin(self, settings, records) -> None:
+        def __init__(self) -> None:
             heard.append("begin")
 
         def round(self, record) -> None:
@@ -98,7 +97,9 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
         def end(self, summary) -> None:
             heard.append(summary and summary["rounds"])
 
-    monkeypatch.setattr("server_app.app.trackers_of", lambda settings, folder: [Listening()])
+    monkeypatch.setattr(
+        "server_app.app.trackers_of", lambda settings, folder, records: [Listening()]
+    )
     train()
     with pytest.raises(RuntimeError):
         train(learning_rate=1e30)

@@ -359,6 +359,30 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
     assert entry["app"] == site.executor.agreement.app
 
 
+def test_a_message_whose_rest_does_not_come_makes_room_for_the_next_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path, monkeypatch, times(2))
+    task = SimpleNamespace(task=SimpleNamespace(type=CLIENT_TASK), token="t", HasField=bool)
+    none = SimpleNamespace(HasField=lambda name: False)
+    tasks = iter([task, none, task])
+    on_its_way = SimpleNamespace(object_found=True, object_available=False)
+
+    def pull(incoming: Any) -> Any:
+        if not site.ended:
+            incoming.PullObject("the first message's")
+        return site.pull(incoming)
+
+    monkeypatch.setattr(site, "AcquireTask", lambda request: next(tasks), raising=False)
+    monkeypatch.setattr(site, "PullObject", lambda request: on_its_way, raising=False)
+    monkeypatch.setattr(module, "pull_task_input", pull)
+    monkeypatch.setattr(module, "LOOK", 0.0)
+    monkeypatch.setattr(site.executor, "idle", lambda: bool(site.pushed))
+    site.executor.run()
+    site.pool.end()
+    assert site.ended == ["failed", "completed"] and len(site.pushed) == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"t", b"\xff\n", b"t\nno message"])
 def test_what_was_in_hand_and_is_cut_short_does_not_keep_the_next_executor_from_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes

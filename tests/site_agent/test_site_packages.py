@@ -28,7 +28,7 @@ TRAIN = """
 import sys
 from pathlib import Path
 from fedskew.engines import execute
-from fedskew.scheduling import Resources
+from fedskew.engines import Resources
 from server_app.settings import parse
 from site_agent import check, executor, export, pool, service
 folder = Path(sys.argv[1])

@@ -15,8 +15,7 @@ from client_app.local_site import PERMISSIONS, NotAgreed, RunNotAllowed
 from client_app.runtime import ClientRuntime, site_runtime
 from client_app.user_code import FOLDER
 from data import DataError, SettingError
-from fedskew.engines import execute
-from fedskew.scheduling import Resources
+from fedskew.engines import Resources, execute
 from server_app.settings import parse
 from site_agent.agreed_files import numbered
 from site_agent.approval import summary

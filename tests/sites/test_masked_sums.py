@@ -20,9 +20,8 @@ from client_app.tensor_files import read
 from client_app.variants.class_prior import QUESTION
 from client_app.variants.feature_statistics import LabelCounts
 from data.agreement import read_agreement
-from fedskew.engines import execute
+from fedskew.engines import Resources, execute
 from fedskew.engines.local import RehearsalGrid
-from fedskew.scheduling import Resources
 from server_app.app import run
 from server_app.settings import parse
 from site_agent.audit import Audit

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from flwr.app import Message
+from in_process import faithful
 
 from client_app.local_site import PERMISSIONS, installed
 from client_app.runtime import site_runtime
 from data import SettingError, federate
 from data.agreement import read_agreement
-from fedskew.engines import execute
+from fedskew.engines import Resources, execute
 from fedskew.engines.local import RehearsalGrid
-from fedskew.scheduling import Resources
 from server_app.app import main, run
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
@@ -129,7 +129,7 @@ def test_sites_that_know_of_no_other_make_the_rehearsals_hash(tmp_path: Path) ->
     )
     agreement = settings.agreement
     assert agreement is not None
-    with Alone(read_sites(folder), agreement, faithful=True) as grid:
+    with faithful(Alone(read_sites(folder), agreement)) as grid:
         assert run(grid, settings, lambda line: None)["hash"] == rehearsed["hash"]
 
 

@@ -13,8 +13,7 @@ from client_app.messages import unpack
 from client_app.runtime import site_runtime
 from client_app.state import State
 from data import SettingError
-from fedskew.engines import execute
-from fedskew.scheduling import Resources
+from fedskew.engines import Resources, execute
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse

@@ -62,7 +62,7 @@ def server_with(
     """Return the server after the clients, which hold these samples each, have answered what the head asks."""
     classes = max(CLASSES, int(labels_N.max()) + 1)
     model = model_of(features_ND.shape[1], classes)
-    asked = VARIANTS[head.asks](**BITS)  # type: ignore[arg-type]
+    asked = VARIANTS[head.uses](**BITS)  # type: ignore[arg-type]
     assert isinstance(asked, GridStatistics)
     total_C = torch.bincount(labels_N, minlength=classes)
     answers: dict[int, State] = {}

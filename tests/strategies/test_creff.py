@@ -16,9 +16,14 @@ from client_app.client import Variant
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, digest
-from client_app.variants.augmented_gradients import AugmentedGradients
-from client_app.variants.feature_gradients import FeatureGradients, class_gradients
+from client_app.variants import feature_gradients as client_side
+from client_app.variants.feature_gradients import (
+    AugmentedGradients,
+    FeatureGradients,
+    class_gradients,
+)
 from data import Samples, SettingError
+from strategies import creff_code
 from strategies.core.server import Deployment, Server, Update
 from strategies.core.validation import RejectedUpdate, check_upload
 from strategies.creff import CReFF, feature_gradients, mean_gradients, random_head, row_distances
@@ -135,7 +140,7 @@ def deploy(
     method = CReFF(**{"features_per_class": 6, "feature_steps": 1, "head_steps": 4, **settings})
     state = method.initial_state(replace(server, round=0))
     updates = [
-        Update(k, server.start, 10 * k + 1, {method.consumes: upload_of(of_class, state, seed=k)})
+        Update(k, server.start, 10 * k + 1, {method.uses: upload_of(of_class, state, seed=k)})
         for k, of_class in enumerate(counts)
     ]
     return state, method.deploy(server, state, server.start, updates)
@@ -260,7 +265,7 @@ def test_an_upload_has_ascending_classes_and_the_forms_own_columns(
     ):
         with pytest.raises(RejectedUpdate):
             check_upload(variant().upload, bad, server)
-    assert CReFF.consumes != CReFFCode.consumes
+    assert CReFF.uses != CReFFCode.uses
 
 
 def test_comparing_features_needs_a_holdout_and_features() -> None:
@@ -334,10 +339,11 @@ def test_distance_is_the_literal_one(scale: float) -> None:
     torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-10, atol=1e-12)
 
 
-def test_retraining_is_sgd_in_shuffled_mini_batches() -> None:
+def test_retraining_is_sgd_in_shuffled_mini_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 5 x 7 features in batches of 8, the last of 3; the order is that of the generator."""
-    settings = {"features_per_class": 7, "head_epochs": 6, "head_batch_size": 8}
-    method = CReFFCode(**settings, head_learning_rate=0.2)  # type: ignore[arg-type]
+    monkeypatch.setattr(creff_code, "HEAD_BATCH", 8)
+    monkeypatch.setattr(creff_code, "HEAD_RATE", 0.2)
+    method = CReFFCode(features_per_class=7, head_epochs=6)
     features_CMD, start, draws = normal(CLASSES, 7, WIDTH).float(), head_for(), generator(5)
     labels_N = torch.arange(CLASSES).repeat_interleave(7)
     actual = method.retrain(start, features_CMD.reshape(-1, WIDTH), labels_N, generator(5))
@@ -354,6 +360,5 @@ def test_defaults_are_those_of_the_code() -> None:
     method, client = CReFFCode(), AugmentedGradients()
     numbers = (method.features_per_class, method.feature_steps, method.feature_learning_rate)
     assert numbers == (100, 100, 0.1)
-    assert (method.head_epochs, method.head_batch_size) == (300, 32)
-    assert method.head_learning_rate == 0.01
-    assert (client.repeats, client.batch_size) == (10, 32)
+    assert (method.head_epochs, creff_code.HEAD_BATCH, creff_code.HEAD_RATE) == (300, 32, 0.01)
+    assert (client.repeats, client_side.DRAWN) == (10, 32)

@@ -11,6 +11,7 @@ from server_builders import draws, model_of, samples_of, server_of, state_of, up
 from client_app.models import Classifier
 from client_app.state import State, digest, weighted_mean
 from data import Samples, SettingError
+from strategies import fedbe, feddf
 from strategies.core.server import Server, ServerMethod, Update
 from strategies.fedavg import FedAvg
 from strategies.fedbe import FedBE, gaussian
@@ -116,17 +117,17 @@ def test_batches_are_epochs_without_a_single_sample() -> None:
     assert list(batches(9, 4, 0, draws(0))) == []
 
 
-def test_swa_averages_the_weights_it_names(server: Server) -> None:
-    """Of 8 steps, counted from 1, with average-start 1 and every 2: those after 3, 5 and 7.
+def test_swa_averages_the_weights_it_names(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8 steps, counted from 1, from step 1 on and every 2: those after 3, 5 and 7.
 
     The authors' code averages those after steps 125, 150, 175 and 200 of 200.
     """
-    assert (FedBE().average_start, FedBE().average_every, FedBE().steps) == (100, 25, 200)
+    assert (fedbe.AVERAGE_START, fedbe.AVERAGE_EVERY, FedBE().steps) == (100, 25, 200)
     settings = {"batch_size": 8, "learning_rate": 0.1}
-    after = {
-        s: combined(server, FedBE, steps=s, average_start=99, **settings) for s in (3, 5, 7, 8)
-    }
-    averaged = combined(server, FedBE, steps=8, average_start=1, average_every=2, **settings)
+    after = {s: combined(server, FedBE, steps=s, **settings) for s in (3, 5, 7, 8)}
+    monkeypatch.setattr(fedbe, "AVERAGE_START", 1)
+    monkeypatch.setattr(fedbe, "AVERAGE_EVERY", 2)
+    averaged = combined(server, FedBE, steps=8, **settings)
     expected = weighted_mean([after[s] for s in (3, 5, 7)], [1.0] * 3)
     for name in server.parameters:
         assert torch.equal(averaged[name], expected[name])
@@ -154,7 +155,7 @@ def test_fedbe_takes_the_step_of_its_equation(server: Server) -> None:
         torch.testing.assert_close(student[name], parameter.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_feddf_takes_the_steps_of_its_equation() -> None:
+def test_feddf_takes_the_steps_of_its_equation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Full batches, so that no order matters; float64, as Adam blows up the rounding of a gradient that is zero."""
     single, model = samples_of(), model_of().double()
     samples = Samples(single.inputs_N.double(), single.labels_N, single.mean, single.std)
@@ -177,7 +178,8 @@ def test_feddf_takes_the_steps_of_its_equation() -> None:
         optimizer.step()
         schedule.step()
     server = replace(server_of(samples), model=model_of().double())
-    method = FedDF(steps=4, batch_size=1000, learning_rate=0.01, gradient_norm=0.01)
+    monkeypatch.setattr(feddf, "GRADIENT_NORM", 0.01)
+    method = FedDF(steps=4, batch_size=1000, learning_rate=0.01)
     student, _ = method.combine(server, {}, updates)
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(student[name], tensor, rtol=1e-8, atol=1e-8)

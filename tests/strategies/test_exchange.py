@@ -21,10 +21,9 @@ from strategies.core.exchange import (
     WorkersLost,
     replies,
 )
-from strategies.core.exchange_settings import ExchangeSettings
-from strategies.core.node_assignment import NodeAssigner
-from strategies.core.reading import MOST_RECORDS, failure_in, worker_in
+from strategies.core.node_assignment import ExchangeSettings, NodeAssigner
 from strategies.core.rounds import HEADER_BYTES, largest_record
+from strategies.core.validation import MOST_RECORDS, failure_in, worker_in
 from strategies.core.whole_replies import SUPERLINK_NODE
 
 LONG = "\x1b[2J" * 10**6

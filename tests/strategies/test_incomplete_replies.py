@@ -34,8 +34,7 @@ from strategies.core.exchange import (
     TooFewReplies,
     collect_replies,
 )
-from strategies.core.exchange_settings import ExchangeSettings
-from strategies.core.node_assignment import SiteAssigner
+from strategies.core.node_assignment import ExchangeSettings, SiteAssigner
 from strategies.core.questions import evaluate_on_clients
 from strategies.core.server import Diverged
 from strategies.core.whole_replies import between_sites

@@ -11,8 +11,8 @@ from data.agreement import as_flower_has_it, read_agreement
 from fedskew.engines.local import Node, identify
 from server_app.run_folder import RunFolder
 from strategies.core import exchange
-from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.node_assignment import (
+    ExchangeSettings,
     NodeAssigner,
     SiteAssigner,
     absence_of,

@@ -1,4 +1,4 @@
-"""Ratio Loss's monitor: ratios by hand, their invariants, and the copies that it trains."""
+"""Ratio Loss's server side: ratios by hand, their invariants, and the copies that it trains."""
 
 from dataclasses import replace
 
@@ -40,7 +40,8 @@ def server() -> Server:
 
 def monitored(server: Server, **settings: float) -> torch.Tensor:
     method = RatioLoss(**settings)
-    state, numbers = method.monitor(server, method.initial_state(server), updates_of(1, 2, 3))
+    made = method.deploy(server, method.initial_state(server), {}, updates_of(1, 2, 3))
+    state, numbers = made.state, made.metrics
     assert numbers["class-weights"] == pytest.approx(state["weights"].tolist())
     return state["weights"]
 

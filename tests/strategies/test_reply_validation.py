@@ -146,8 +146,8 @@ def test_an_upload_is_there_and_is_one_that_a_part_takes() -> None:
     server = server_of(variants={"control-variates": ControlVariates()})
     parts = [FedAvg(), Scaffold()]
     upload = {name: server.start[name] for name in server.parameters}
-    check_uploads({Scaffold.consumes: upload}, server, parts)
-    for wrong in ({}, {Scaffold.consumes: {}}, {Scaffold.consumes: upload, "z" * 200: upload}):
+    check_uploads({Scaffold.uses: upload}, server, parts)
+    for wrong in ({}, {Scaffold.uses: {}}, {Scaffold.uses: upload, "z" * 200: upload}):
         with pytest.raises(RejectedUpdate) as refused:
             check_uploads(wrong, server, parts)
         assert str(refused.value).count("z") < 80

@@ -10,7 +10,7 @@ import pytest
 import torch
 from in_process import small
 
-from client_app.handlers import ClientOutcome, ClientReply
+from client_app.handlers import ClientOutcome, ClientReply, ExpectedState
 from client_app.models import Classifier, build
 from client_app.optimizer import expected_coefficient_sum
 from client_app.state import State, copy
@@ -19,7 +19,7 @@ from client_app.variants.feature_statistics import ClassMeans, LabelCounts
 from client_app.variants.logit_shift import LogitShift
 from fedskew.engines.local import LocalGrid
 from strategies.core.exchange import TRAIN, DirectGrid, Request
-from strategies.core.exchange_settings import ExchangeSettings
+from strategies.core.node_assignment import ExchangeSettings
 from strategies.core.rounds import Rounds
 from strategies.core.server import Diverged
 from strategies.fedavg import FedAvg
@@ -72,7 +72,9 @@ def reply(
             "num-examples": examples,
             "loss": 1.0,
             "steps": steps,
-            "coefficient-sum": expected_coefficient_sum(steps, rounds.server.training.momentum),
+            "coefficient-sum": expected_coefficient_sum(
+                steps, rounds.server.training.momentum, 0.0
+            ),
             "seconds": 1.0,
             **metrics,
         },
@@ -113,7 +115,7 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
     root = (CLASSES * (INPUTS + 1)) ** 0.5
     assert norms == pytest.approx([root, 2 * root, 3 * root])
     # What the server must know of the clients in the next round.
-    assert rounds.memory_rounds == {1: 1} and rounds.digests["memory"] == {1: "m1"}
+    assert rounds.client_states == {1: ExpectedState(1, "m1")}
     rounds.begin_round(2)
     assert rounds.server.examples_by_client == {0: 10, 1: 30, 2: 60}
 
@@ -130,13 +132,13 @@ def test_a_client_has_the_data_of_its_first_answer(tmp_path: Path) -> None:
         }
 
     finish(rounds, replies("b"))
-    assert not rounds.last.failures and rounds.digests["data"] == {0: "a", 1: "b"}
+    first = {0: ExpectedState(data="a"), 1: ExpectedState(data="b")}
+    assert not rounds.last.failures and rounds.client_states == first
     finish(rounds, replies("c"), 2)
     assert rounds.last.clients == [0, 2] and list(rounds.last.failures) == [1]
-    assert rounds.digests["data"] == {0: "a", 1: "b"}
+    assert rounds.client_states == first
     # All three were sent the model, and two sent one.
     assert (rounds.last.bytes_down, rounds.last.bytes_up) == (3 * MODEL_BYTES, 2 * MODEL_BYTES)
-    assert not rounds.memory_rounds
 
 
 def test_as_many_nodes_as_are_set_must_be_there_at_first_and_one_later(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_fednova_of_equal_steps_is_fedavg(examples: list[int], steps: list[int])
 
 def scaffold_update(client: int, change: float) -> Update:
     upload = {name: torch.full_like(state_of(0)[name], change) for name in PARAMETERS}
-    return Update(client, state_of(client + 1), 10 * client + 1, {Scaffold.consumes: upload})
+    return Update(client, state_of(client + 1), 10 * client + 1, {Scaffold.uses: upload})
 
 
 def test_scaffold_is_its_equation() -> None:
@@ -104,7 +104,7 @@ def test_scaffold_is_its_equation() -> None:
     for tensor in state.values():  # c + |S| / N mean = 2/5 * -0.75
         assert tensor.dtype == torch.float64
         torch.testing.assert_close(tensor, torch.full_like(tensor, -0.3), rtol=0, atol=1e-15)
-    sent = method.broadcast(server, state)[Scaffold.consumes]
+    sent = method.broadcast(server, state)[Scaffold.uses]
     assert {tensor.dtype for tensor in sent.values()} == {
         torch.float32
     } and sent.keys() == PARAMETERS
@@ -136,7 +136,7 @@ def table_client(
     model = Classifier(nn.Flatten(), nn.Linear(2, 2)).double()
     model.load_state_dict(shared)
     samples = Samples(torch.eye(2, dtype=torch.float64)[x_N], y_N, torch.zeros(1), torch.ones(1))
-    broadcast = {Scaffold.consumes: controls}
+    broadcast = {Scaffold.uses: controls}
     return Client(0, model, samples, 2, start=copy(shared), broadcast=broadcast, memory=memory)
 
 
@@ -150,7 +150,7 @@ def trained(scaffold: bool, rounds: int) -> State:
     memories: list[dict[str, State]] = [{} for _ in LIKELIHOODS]
     settings = TrainingSettings(local_steps=10, batch_size=1000, learning_rate=0.5, momentum=0.0)
     for _ in range(rounds):
-        sent = method.broadcast(server, state)[Scaffold.consumes]
+        sent = method.broadcast(server, state)[Scaffold.uses]
         clients = [
             table_client(cells, shared, sent, memory)
             for cells, memory in zip(LIKELIHOODS, memories, strict=True)

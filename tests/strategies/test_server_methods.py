@@ -99,6 +99,4 @@ def test_a_method_fills_the_place_it_names(server: Server) -> None:
     with pytest.raises(TypeError):
         TauNorm().combine(server, {}, [])
     with pytest.raises(TypeError):
-        FedAvg().monitor(server, {}, [])
-    with pytest.raises(TypeError):
         FedAvg().deploy(server, {}, {}, [])

@@ -48,7 +48,7 @@ class FedCOF(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fedcof"
-    asks: ClassVar[str] = ClientMeans.name
+    uses: ClassVar[str] = ClientMeans.name
 
     rho: Annotated[float, Ge(0)] = 1.0
     """Strength of the identity in A, in units of the mean diagonal of Sigma."""

@@ -47,7 +47,6 @@ class LabelDiscrepancy(Variant):
         return Upload(
             "class-counts",
             self.tensors,
-            once=True,
             question=self.name,
             by_client=True,
             returned=False,

@@ -134,7 +134,7 @@ def test_a_feature_that_chance_explains_hides_no_other(
     ],
 )
 def test_a_tail_of_its_own_is_a_ratio_of_five(counts: list[int], share: float) -> None:
-    assert local_tail_share(np.array([counts]), np.full((1, 2), 20.0)) == share
+    assert local_tail_share(np.array([counts]), np.full((1, 2), 20.0), 1.0) == share
 
 
 def test_design_effects_by_hand() -> None:

@@ -98,7 +98,7 @@ def test_a_method_has_the_weights_of_fedskew_run_to_the_bit(method: str, tmp_pat
     if settings.parts.combine == "fedavg" and kind is not flower.ExactFedAvg:
         kind = type("Exact", (kind, flower.ExactFedAvg), {})
     arguments: dict[str, Any] = {"variants": settings.variants, "training": settings.training}
-    for part in (settings.combine, *settings.monitors, *settings.deploys):
+    for part in (settings.combine, *settings.deploys):
         arguments |= arguments_of(part) if kind is not flower.ExactFedAvg else {}
         arguments |= {"holdout": parts.holdout()} if part.needs_holdout else {}
     strategy = kind(make(), **OFF, **arguments)

@@ -23,10 +23,9 @@ from fedskew.report.figures import figures
 from fedskew.report.render import as_json, bibtex, latex, rendered, terminal_text
 from fedskew.report.results import ExperimentResults, gather
 from server_app.evaluation import metrics_from
-from server_app.predictions import Predictions, write_predictions
 from server_app.record import RoundRecord
 from server_app.round_selection import summarize
-from server_app.run_folder import RunFolder, line_of
+from server_app.run_folder import Predictions, RunFolder, line_of
 from server_app.run_settings import RunSettings
 
 HERE = Path(__file__).parent
@@ -139,7 +138,7 @@ def with_predictions(known: ExperimentResults, classes: int = 10) -> ExperimentR
             last = replace(run.points[-1], numbers=replace(metrics_from(scores), spreads=spreads))
             measured[place][number] = replace(run, points=(*run.points[:-1], last))
     for folder, states in kept.items():
-        write_predictions(RunFolder(folder), states)
+        RunFolder(folder).write_predictions(states)
     return replace(known, measured=measured)
 
 

@@ -1,20 +1,20 @@
-"""`fedskew data check`: a summary of a user's own data, and a command that uses them."""
+"""What the command line says of data: the summary of `fedskew data check`, and warnings that all commands print."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.text import Text
 
 from data import DataError, Dataset, DataSettings, Federation, SettingError, federate, load
-from data.data_warnings import refuse_untrainable
+from data.data_warnings import refuse_untrainable, warnings_of
 from data.errors import Remedy, options_of, text_of
 from data.readers.tables import columns_of
 from data.readers.user_data import guess_settings, path_of
 from data.standardization import sentence_about
 from data.text import in_shell
 from fedskew.cli.terminal import console
-from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import line_of, whose_partition
 from fedskew.formatting import numeric, terminal_table
 from server_app.keys import built
@@ -95,6 +95,17 @@ def beyond_one(data: Dataset) -> bool:
     images = [data.train.inputs, data.test.inputs] if len(data.shape) == 3 else []
     wide = [part for part in images if isinstance(part, np.ndarray) and part.dtype == np.float32]
     return any(part.min() < 0 or part.max() > 1 for part in wide)
+
+
+def print_warnings(
+    settings: DataSettings, federation: Federation, to: Console, before: set[str] | None = None
+) -> None:
+    """Print what is odd about the data of a run, a line each; what `before` holds is not repeated."""
+    printed = set[str]() if before is None else before
+    for sentence in warnings_of(settings, federation):
+        if sentence not in printed:
+            printed.add(sentence)
+            to.print(f"Warning: {sentence}.", style="yellow", markup=False, soft_wrap=True)
 
 
 def print_counts(data: Dataset) -> None:
