@@ -1,4 +1,4 @@
-"""Checks for data problems that no score shows: duplicates, empty classes, constant images, other test image sizes.
+"""Checks for data problems that no score shows: duplicates, empty classes, constant images.
 
 `refuse_untrainable` raises where no training makes sense. `warnings_of` returns a sentence for everything with which a
 run can go on. `fedskew data check`, `data show`, `run` and `select` print them, and a ServerApp that flwr starts does.
@@ -6,7 +6,6 @@ run can go on. `fedskew data check`, `data show`, `run` and `select` print them,
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,20 +15,11 @@ from numpy.typing import NDArray
 from data.dataset import Dataset
 from data.errors import DataError
 from data.federation import Federation
-from data.readers import medmnist
 from data.readers.catalog import is_own, is_sites, members
 from data.readers.image_files import ImageFiles
 from data.readers.input_columns import ORDER_COUNTS
-from data.readers.npz import shapes_of
-from data.readers.user_data import input_columns, kind_and_path, path_of, read_own
+from data.readers.user_data import input_columns, path_of
 from data.settings import DataSettings
-
-HEADS_READ = 100
-"""Files of a split whose heads are read."""
-LARGER_AREA = 1.5
-"""Ratio of typical areas from which sizes of photographs, which all differ, count as different."""
-Size = tuple[int, int]
-"""Height and width."""
 
 LISTED = 5
 """Names that a sentence lists; of more it gives the number."""
@@ -68,7 +58,7 @@ def warnings_of(settings: DataSettings, federation: Federation) -> list[str]:
         return []
     found = [*_of_classes(federation), *_of_subjects(settings, federation), *_of_columns(settings)]
     if samples_are_compared(settings):
-        found += [*of_samples(federation.dataset), *size_warnings(settings)]
+        found += of_samples(federation.dataset)
     return found
 
 
@@ -276,62 +266,6 @@ def listed(names: Sequence[str]) -> str:
     if len(names) <= LISTED:
         return f"{noun} {shown}"
     return f"{noun} {shown}, ... ({len(names)} in all)"
-
-
-def size_warnings(settings: DataSettings) -> Iterator[str]:
-    """Yield a sentence for each of one's own npz files, folders and tables whose test images have another size.
-
-    An image that is enlarged is blurred, and one that is shrunken is not, so that a model meets another kind of image
-    in the test set than in training.
-    """
-    for name in filter(is_own, members(settings.dataset)):
-        if len(settings.shape) != 3:
-            return
-        trained, tested = (_sizes(name, split, settings) for split in ("train", "test"))
-        if _differ(trained, tested):
-            yield (
-                f"{path_of(name, settings)}: test images are of {_typical(tested)} and training images of "
-                f"{_typical(trained)} pixels (height x width), and both are brought to input-shape "
-                f"{settings.input_shape}"
-            )
-
-
-def _sizes(name: str, key: str, settings: DataSettings) -> list[Size]:
-    """Return the sizes of some images of a split, of an array its one size; none where no file says it."""
-    kind, path = kind_and_path(name, settings)
-    if kind in ("npz", "medmnist"):
-        array = f"{key}_images"
-        file = path if kind == "npz" else medmnist.file_of(path)
-        sides = shapes_of(file, (array,)).get(array, ())[1:]
-        channels_first = len(sides) == 3 and sides[0] in (1, 3) and sides[2] not in (1, 3)
-        height, width = sides[1:] if channels_first else (*sides, 0, 0)[:2]
-        return [(height, width)] if width else []
-    try:
-        raw = read_own(name, settings.class_names, settings.shape, settings)
-    except DataError:  # there is no such file any more: the run reads a cached copy
-        return []
-    images = raw.splits[key].images
-    if not isinstance(images, ImageFiles):
-        return []
-    heads = map(images.head, evenly(len(images), HEADS_READ).tolist())
-    return [head.size for head in heads if head is not None]
-
-
-def _differ(trained: list[Size], tested: list[Size]) -> bool:
-    """Return whether no size is in both, and each split has one alone or their areas differ much."""
-    if not trained or not tested or {*trained} & {*tested}:
-        return False
-    if len({*trained}) == len({*tested}) == 1:
-        return True
-    areas = [np.median([height * width for height, width in sizes]) for sizes in (trained, tested)]
-    return bool(max(areas) > LARGER_AREA * min(areas))
-
-
-def _typical(sizes: list[Size]) -> str:
-    """Return the most common size, and how many others there are."""
-    (height, width), _ = Counter(sizes).most_common(1)[0]
-    others = len({*sizes}) - 1
-    return f"{height}x{width}" + (f" and {others} other sizes" if others else "")
 
 
 def too_large_columns(data: Dataset) -> str:

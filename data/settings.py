@@ -89,8 +89,8 @@ class DataSettings(Settings):
     """csv, hf: ROLE=NAME,... says which column is path, label, site, patient, split or fold where its name is another
     one; nothing after = is none. ignore=NAME,NAME leaves columns out."""
     labels: str = ""
-    """folder: where the labels of DICOM files are, in place of class folders: a CSV file by patient, study, series or
-    path, or the keyword of a DICOM element such as BodyPartExamined."""
+    """folder: where the labels of DICOM files are, in place of class folders: a CSV file by patient, or the keyword of
+    a DICOM element such as BodyPartExamined."""
     missing: Annotated[str, OneOf("refuse", "drop", "median")] = "refuse"
     """csv, hf, labels, vectors of npz: refuse or drop rows with an empty label, site, patient or input (also NA, nan,
     null and the like; with labels also files without a row); median fills inputs from the training rows."""

@@ -1,21 +1,21 @@
 """Patients and sites of images, as the headers of DICOM files name them."""
 
-import shlex
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from data.errors import DataError
 from data.file_stamps import FileStamp, stamp_of
 from data.readers.file_type import is_dicom_file
+from data.readers.image_files import ImageFiles
 from data.readers.medical import dicom_data
 from data.readers.rows import is_missing
+from data.readers.splits import Manifest
 from data.settings import DataSettings
 
-PATIENT, STUDY, SERIES = "PatientID", "StudyInstanceUID", "SeriesInstanceUID"
-INSTITUTION = "InstitutionName"
+PATIENT, STUDY, INSTITUTION = "PatientID", "StudyInstanceUID", "InstitutionName"
 INDEX = "DICOMDIR"
 """The name of a medium's list of its files, which is a DICOM file itself and no image."""
 NO_PATIENTS = frozenset((
@@ -23,10 +23,10 @@ NO_PATIENTS = frozenset((
     "0",
 ))  # fmt: skip
 """What programs write as PatientID of a file whose patient nobody shall know, in small letters."""
-NO_DICOM = (
-    ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".nii", ".nii.gz",
-)  # fmt: skip
-"""Endings of files that are not opened in search of a DICOM header."""
+UNKNOWN_PATIENTS = (
+    "the images' patients are unknown, so that images of one patient may be on both sides of the split; a table "
+    "csv:FILE with columns path, label and patient names them"
+)
 MOST_KEPT = 16
 """Scans that a process keeps, each of one data set: a check reads a folder several times."""
 
@@ -37,7 +37,6 @@ class Header:
 
     patient: str = ""
     study: str = ""
-    series: str = ""
     institution: str = ""
     label: str = ""
     """The element that the setting `labels` names."""
@@ -69,21 +68,18 @@ def headers_of(files: Sequence[Path], keyword: str = "") -> dict[Path, Header]:
 @lru_cache(maxsize=MOST_KEPT)
 def _headers(stamps: tuple[tuple[Path, FileStamp], ...], keyword: str) -> dict[Path, Header]:
     """Read headers. The stamps only serve as keys of the cache."""
-    return {file: _header(file, keyword) for file, _ in stamps if is_dicom(file)}
-
-
-def is_dicom(file: Path) -> bool:
-    """Whether a file is DICOM by its first bytes; not one that cannot be read, or is another image by its ending."""
-    if file.name.lower().endswith(NO_DICOM):
-        return False
-    try:
-        return is_dicom_file(file)
-    except OSError:  # the reader of the image says why
-        return False
+    headers = {}
+    for file, _ in stamps:
+        try:
+            if is_dicom_file(file):
+                headers[file] = _header(file, keyword)
+        except OSError:  # the reader of the image says why
+            continue
+    return headers
 
 
 def _header(file: Path, keyword: str) -> Header:
-    elements = {"patient": PATIENT, "study": STUDY, "series": SERIES, "institution": INSTITUTION}
+    elements = {"patient": PATIENT, "study": STUDY, "institution": INSTITUTION}
     if keyword:
         elements["label"] = keyword
     with warnings.catch_warnings():
@@ -105,8 +101,8 @@ def notes_of_others(path: Path, files: Sequence[Path], images: Collection[Path])
     others = [file for file in {*files}.difference(images) if file.name != INDEX]
     if not others:
         return []
-    number = "1 file is" if len(others) == 1 else f"{len(others)} files are"
-    return [f"{number} no DICOM image and left out, such as {min(others).relative_to(path)}"]
+    example = min(others).relative_to(path)
+    return [f"{len(others)} files are no DICOM images and left out, such as {example}"]
 
 
 def plain(text: str) -> str:
@@ -114,121 +110,88 @@ def plain(text: str) -> str:
     return " ".join(text.replace("\0", " ").split())
 
 
-@dataclass(frozen=True)
-class Origins:
-    """What headers say of the images of a data set."""
-
-    columns: dict[str, Sequence[str]] = field(default_factory=dict)
-    """The patient and the site of each file, by role, as far as they are known."""
-    names: dict[str, str] = field(default_factory=dict)
-    """What sentences call these roles."""
-    notes: Sequence[str] = ()
-    """What a user has to know of them, a sentence each."""
-
-
-def origins_of(
-    files: Sequence[Path],
-    headers: Mapping[Path, Header],
+def with_origins(
+    manifest: Manifest,
     settings: DataSettings,
-    columns: Mapping[str, Sequence[str]] | None = None,
     roles: Collection[str] = ("patient", "site"),
-) -> Origins:
-    """Return the patients and sites of files.
+    headers_by_file: Mapping[Path, Header] | None = None,
+) -> Manifest:
+    """Return the manifest of images with the patients and sites that DICOM headers name.
 
-    A file without a PatientID counts by its study. So do all files where one PatientID is on all, as ANONYMOUS is.
+    What its columns say of them goes before the headers. A note says where the patients are unknown.
 
     Args:
-        files: In the order of the answer.
-        headers: Of these files, as far as they are DICOM.
+        manifest: Of images in files; any other is returned as it is.
         settings: Of these, `columns` counts: `patient=` and `site=` say that there are none.
-        columns: What something else than the headers says of each file, by role; it goes before them.
         roles: What is asked for.
+        headers_by_file: The headers, if they are read already.
     """
-    if not headers:
-        return Origins()
-    of_files = [headers.get(file, Header()) for file in files]
-    stated = dict(columns or {})
-    asked = [role for role in roles if role not in stated and settings.column_names.get(role) != ""]
-    found: dict[str, Sequence[str]] = {}
-    names: dict[str, str] = {}
-    notes: list[str] = []
-    if "patient" in asked:
-        patients, by, notes = _patients(files, of_files)
+    if not isinstance(manifest.inputs, ImageFiles):
+        return manifest
+    files = manifest.inputs.paths
+    by_file = headers_of(files) if headers_by_file is None else headers_by_file
+    headers = [by_file.get(file, Header()) for file in files]
+    columns, names, notes = {**manifest.columns}, {**manifest.names}, [*manifest.notes]
+    asked = [role for role in roles if settings.column_names.get(role) != ""]
+    if "patient" in asked and not manifest.patients:
+        patients, element, note = _patients(files, headers)
         if patients:
-            found["patient"], names["patient"] = patients, f"DICOM element {by}"
-    if "site" in asked:
-        patients = [*stated.get("patient", found.get("patient", ()))]
-        why_not = _no_sites(of_files, patients, stated.get("split", ()))
-        if why_not is None:
-            found["site"] = [header.institution for header in of_files]
-            names["site"] = f"DICOM element {INSTITUTION}"
-        else:
-            notes += why_not
-    return Origins(found, names, notes)
+            columns["patient"], names["patient"] = patients, f"DICOM element {element}"
+        notes.append(note)
+    if "site" in asked and "site" not in columns:
+        sites, note = _sites(headers, columns.get("patient", ()), columns.get("split", ()))
+        if sites:
+            columns["site"], names["site"] = sites, f"DICOM element {INSTITUTION}"
+        notes.append(note)
+    return replace(manifest, columns=columns, names=names, notes=tuple(filter(None, notes)))
 
 
-def unknown_patients(table: Path, what: str) -> str:
-    """Return the sentence about images whose patients nothing names. A table with `what` would name them."""
-    command = f"fedskew data check {shlex.quote(str(table.absolute()))}"
-    return (
-        "the images' patients are unknown, so that images of one patient may be on both sides of the split; "
-        f"if a patient has several, name them in {table.name} with {what}: {command}"
-    )
+def _patients(files: Sequence[Path], headers: Sequence[Header]) -> tuple[list[str], str, str]:
+    """Return the patient of each file, if any is known, the element that names them, and what has to be said of it.
 
-
-def _patients(files: Sequence[Path], headers: Sequence[Header]) -> tuple[list[str], str, list[str]]:
-    """Return the patient of each file, the element that names them, and what has to be said of it.
-
-    What stands for a patient who is not named is the study, else the file alone.
+    What stands for a patient who is not named is the study, else the file alone. One PatientID on all files is no name.
     """
-    named = {header.known_patient for header in headers} - {""}
+    known = {header.known_patient for header in headers} - {""}
     studies = {header.study for header in headers} - {""}
-    stated = {header.patient for header in headers} - {""}
-    by, notes = PATIENT, list[str]()
-    if len(named) > 1:
-        without = sum(not header.known_patient for header in headers)
-        if without:
-            rule = "each of their studies counts as a patient"
-            notes.append(f"{without} of {len(files)} files have no {PATIENT}: {rule}")
-    elif not stated and not studies:
-        return [], by, []
-    else:
-        found = f"{PATIENT} names nobody" if stated else f"no file has a {PATIENT}"
-        if len(stated) == 1:
-            found = f"{PATIENT} {stated.pop()!r} is the only one"
-        if len(studies) < 2:
-            return [], by, [f"{found}: patients are unknown"]
-        by = STUDY
-        notes.append(
-            f"{found}, so that patients are unknown: each of the {len(studies)} studies ({STUDY}) counts as one, and "
-            "two studies of a patient may be on both sides"
-        )
+    if len(known) < 2 and len(studies) < 2:
+        return [], "", UNKNOWN_PATIENTS
+    element = PATIENT if len(known) > 1 else STUDY
     patients = []
+    unnamed = 0
     for file, header in zip(files, headers, strict=True):
-        stand_in = f"study {header.study}" if header.study else f"file {file}"
-        patients.append((by == PATIENT and header.known_patient) or stand_in)
-    return patients, by, notes
+        patient = header.known_patient if element == PATIENT else ""
+        unnamed += not patient
+        patients.append(patient or (f"study {header.study}" if header.study else f"file {file}"))
+    if not unnamed:
+        return patients, element, ""
+    note = (
+        f"{unnamed} of {len(files)} files name no patient ({PATIENT}): each of their studies counts as one, so that "
+        "two studies of a patient may be on both sides of the split"
+    )
+    return patients, element, note
 
 
-def _no_sites(
+def _sites(
     headers: Sequence[Header], patients: Sequence[str], sides: Sequence[str]
-) -> list[str] | None:
-    """Return None where the files' institutions can be the clients, else why they are not taken, where several are."""
-    names = [header.institution for header in headers]
-    institutions = sorted({*names} - {""})
-    if len(institutions) < 2:
-        return []
-    found = f"the files name {len(institutions)} institutions ({INSTITUTION}), which are not taken as sites: "
-    if "" in names:
-        return [f"{found}{names.count('')} files name none"]
-    for institution in institutions:
-        here = [number for number, name in enumerate(names) if name == institution]
-        units = {patients[number] for number in here} if patients else here
-        if len(units) < 2:
-            return [f"{found}{institution} has one {'patient' if patients else 'image'}"]
-        missing = (
-            sorted({"train", "test"}.difference(sides[number] for number in here)) if sides else []
-        )
-        if missing:
-            return [f"{found}{institution} has no image in {missing[0]}"]
-    return None
+) -> tuple[list[str], str]:
+    """Return the files' institutions where these can be the clients, else what has to be said where several are.
+
+    Each has two patients (images, where nothing names them), and images for training and for testing.
+    """
+    files_of: dict[str, list[int]] = {}
+    for number, header in enumerate(headers):
+        files_of.setdefault(header.institution, []).append(number)
+    names = files_of.keys() - {""}
+    if len(names) < 2:
+        return [], ""
+    found = (
+        f"the files name {len(names)} institutions ({INSTITUTION}), which are not taken as sites"
+    )
+    for name, files in files_of.items():
+        units = {patients[number] for number in files} if patients else files
+        is_whole = not sides or {"train", "test"} <= {sides[number] for number in files}
+        if not name:
+            return [], f"{found}: {len(files)} files name none"
+        if len(units) < 2 or not is_whole:
+            return [], f"{found}: {name} has too few patients to train and to test on"
+    return [header.institution for header in headers], ""

@@ -1,7 +1,6 @@
 """Detection of a file's type from its first bytes, for error messages."""
 
 from pathlib import Path
-from typing import Literal
 
 MARKS = {
     b"\x89PNG": "a PNG image",
@@ -32,17 +31,13 @@ def is_dicom(head: bytes) -> bool:
     """Whether a file that begins so is DICOM, with or without the preamble of part 10 of the standard."""
     if head[128:132] == b"DICM":
         return True
-    # Without a preamble a file begins with one of the first elements of group 2 or 8: its tag, then the two letters
+    # Without a preamble a file begins with one of the first elements of group 2 or 8: its tag, and then the two letters
     # of its type, or its length, which is even and short.
-    byte_order: Literal["big", "little"] = "big" if head[:2] == b"\0\x08" else "little"
-    group = int.from_bytes(head[:2], byte_order)
-    element = int.from_bytes(head[2:4], byte_order)
+    group, element = int.from_bytes(head[:2], "little"), int.from_bytes(head[2:4], "little")
     if len(head) < 16 or group not in (2, 8) or element > 0x18:
         return False
-    if head[4:6].isalpha() and head[4:6].isupper():
-        return True
     length = int.from_bytes(head[4:8], "little")
-    return byte_order == "little" and length % 2 == 0 and 0 < length <= 64
+    return head[4:6].isupper() or (length % 2 == 0 and 0 < length <= 64)
 
 
 def is_nifti(path: Path) -> bool:

@@ -1,8 +1,7 @@
 """Images that stay in their files until a batch needs them."""
 
 import os
-from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,28 +12,41 @@ from torch import Tensor
 
 from data.errors import DataError, SetOption
 from data.readers.array_types import Array, Bytes, Floats, Integers, Shape
-from data.readers.file_type import is_medical
+from data.readers.file_type import is_medical, is_nifti
 from data.readers.intensity import (
     DARK,
-    Look,
     Stored,
     UnknownRange,
-    look_at,
-    note_of_cut,
-    refuse_nearly_black,
-    widened,
+    nearly_black,
+    shown,
+    spread,
+    unknown_range,
 )
 from data.settings import DataSettings
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from data.readers.images import Head, Pixels
+    from data.readers.images import Pixels
 
-MOST_HEADS = 2000
-"""Images whose heads are read, for their sizes and what they say of the image."""
+MOST_SIZED = 50
+"""Images that are decoded for their sizes."""
+MOST_LOOKED_AT = 1000
+"""Images whose range is looked at: bounds the work, which is a second decoding."""
 ANY_SIZE = (0, 0, 0)
 """Each image's own channels, height and width."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The range of images that were looked at."""
+
+    low: float
+    high: float
+    white: float
+    """The largest white that a file's format states, where black is 0."""
+    number: str
+    """How many were looked at, in words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,24 +113,22 @@ class ImageFiles:
 
         return stored_in(self.path(index), self.size[0], settings)
 
-    def head(self, index: int) -> "Head | None":
-        """Return what a file's head says of its image; None where it cannot be read."""
-        from data.readers.images import head_of
-
-        return head_of(self.path(index))
-
     def image(self, index: int) -> "Pixels":
         """Return one image (H, W, C): bytes, or float32 on the scale 0..1 where the file has more than 8 bits.
 
         Raises:
-            DataError: a file that is missing or no image.
+            DataError: a file that is missing or no image, or numbers of no known scale.
         """
-        from data.readers.images import as_image, brought
+        from data.readers.images import pixels_of
 
         channels, height, width = self.size
         stored = self.stored(index, self.settings)
-        image = as_image(self.path(index), stored, self.settings)
-        return brought(image, channels, (width, height) if height else None, self.central)
+        image: Floats | Image.Image
+        if isinstance(stored, Stored):
+            image = shown(self.path(index), stored, self.settings)
+        else:
+            image = stored
+        return pixels_of(image, channels, (width, height) if height else None, self.central)
 
     def decoded(self, indices: Integers | None = None) -> Bytes | Floats:
         """Return (n, H, W, C): bytes, or float32 on the scale 0..1 where a file has more than 8 bits.
@@ -137,9 +147,28 @@ class ImageFiles:
         return images
 
     def look(self, groups: Sequence[Hashable]) -> Look | None:
-        """Return the range of images spread over the groups, whatever pixel-range says."""
-        unscaled = replace(self.settings, pixel_range="")
-        return look_at(lambda index: self.stored(index, unscaled), groups)
+        """Return the range of images spread over the groups, such as sites and classes; None where none has a range.
+
+        It is that of the numbers as stored, whatever pixel-range and DICOM's windows say. An image that cannot be read
+        is left out, as whoever reads it later says why.
+        """
+        as_stored = replace(self.settings, pixel_range="0,1")
+        extremes: list[float] = []
+        white = 0.0
+        places = spread(groups, MOST_LOOKED_AT)
+        for place in places:
+            try:
+                image = self.stored(place, as_stored)
+            except DataError:
+                continue
+            if isinstance(image, Stored) and np.isfinite(image.extremes).all():
+                extremes += image.extremes
+                low, high = image.span or (0.0, 0.0)
+                white = max(white, high if low == 0 else 0.0)
+        if not extremes:
+            return None
+        number = f"{len(places)} of the {len(groups)} images looked at"
+        return Look(min(extremes), max(extremes), white, number)
 
     def index_select(self, dim: int, indices: Tensor) -> Tensor:
         """Return (n, C, H, W), uint8: what a tensor of all images would give, along dimension 0."""
@@ -151,10 +180,8 @@ class ImageFiles:
 
 def letters_of(files: Sequence[str]) -> Bytes:
     """Return (N, L): paths in UTF-8, padded with zeros."""
-    encoded = [os.fsencode(file) for file in files]
-    longest = max(map(len, encoded), default=1)
-    padded = b"".join(name.ljust(longest, b"\0") for name in encoded)
-    return np.frombuffer(padded, np.uint8).reshape(len(files), longest)
+    names = np.array([os.fsencode(file) for file in files], np.bytes_)
+    return names.view(np.uint8).reshape(len(files), names.itemsize)
 
 
 def as_float(images: Array) -> Floats:
@@ -174,57 +201,58 @@ def decoded(
     try:
         pixels = images.decoded()
     except UnknownRange as error:
-        raise widened(error, images.look(groups)) from None
+        raise widened(error, images, groups) from None
     # Where the user has said the range, dark images are as they should be.
     range_is_guessed = pixels.dtype == np.float32 and not images.settings.pixel_range
     if training and range_is_guessed and pixels.max() <= DARK:
-        refuse_nearly_black(where, images.look(groups))
+        look = images.look(groups)
+        # Files of 16 bits, or of what DICOM states, that hold numbers of far fewer alone.
+        if look and look.white > 255 and look.low >= 0 and look.high <= DARK * look.white:
+            what = f"{where}: {look.number} have numbers"
+            raise nearly_black(what, look.high, look.white)
     return pixels
+
+
+def widened(error: UnknownRange, images: ImageFiles, groups: Sequence[Hashable]) -> UnknownRange:
+    """Return the error about one image's range with the range of all that are looked at."""
+    look = images.look(groups)
+    if look is None:
+        return error
+    low, high = min(error.low, look.low), max(error.high, look.high)
+    return unknown_range(error.numbers, low, high, f" in {look.number}")
 
 
 def shape_of(images: ImageFiles, groups: Sequence[Hashable]) -> tuple[str, list[str]]:
     """Return the shape of the first image, as a setting, and what has to be said of the images.
 
-    `groups` are the images' sites and classes, over which those are spread whose numbers are looked at.
+    `groups` are the images' sites and classes, over which those are spread that are looked at.
 
     Raises:
         DataError: an image that cannot be read, or of numbers of no known scale, with a range that fits the others too;
             medical images of several sizes, whose proportions mean something.
     """
-    settings = images.settings
     try:
         image = images.image(0)
+        looked_at = [0, *spread(groups, MOST_SIZED)]
+        sizes = {images.image(index).shape[:2] for index in looked_at}  # one in memory at a time
     except UnknownRange as error:
-        raise widened(error, images.look(groups)) from None
+        raise widened(error, images, groups) from None
     height, width, channels = image.shape
     shape = f"{channels}x{height}x{width}"
     notes: list[str] = []
-    if settings.pixel_range:
-        notes += note_of_cut(settings, images.look(groups))
     if image.dtype == np.float32:
         notes.append("images of more than 8 bits are trained on as float32 on the scale 0..1")
-    looked = map(images.head, range(min(len(images), MOST_HEADS)))
-    heads = [head for head in looked if head is not None]
-    remarks = Counter(head.remark for head in heads if head.remark)
-    for remark, number in remarks.items():
-        notes.append(f"{number} of the {len(heads)} images looked at {remark}")
-    if not settings.input_shape:
-        notes += notes_of_sizes(images.path(0), shape, Counter(head.size for head in heads))
+    first = images.path(0)
+    if is_nifti(first):
+        notes.append(
+            "NIfTI volumes are turned to their closest canonical orientation (right, front, top)"
+        )
+    if len(sizes) > 1 and not images.settings.input_shape:
+        examples = [f"{height}x{width}" for height, width in sorted(sizes)[:2]]
+        found = f"images of {len(sizes)} sizes, such as {' and '.join(examples)}"
+        if first.is_file() and is_medical(first):
+            rule = f"{found}: must be of one size, or state the one that they are brought to"
+            remedy = (SetOption("input-shape", shape),)
+            raise DataError(rule, where=first.parent, remedy=remedy)
+        notes.append(f"{found}, are all brought to input-shape, here the first one's")
     return shape, notes
-
-
-def notes_of_sizes(first: Path, shape: str, sizes: Counter[tuple[int, int]]) -> Iterable[str]:
-    """Yield what a user has to know of images of several sizes (height, width).
-
-    Raises:
-        DataError: they are medical images, whose proportions mean something.
-    """
-    if len(sizes) < 2:
-        return
-    common = [f"{height}x{width} ({number})" for (height, width), number in sizes.most_common(3)]
-    found = f"images of {len(sizes)} sizes, the most common {', '.join(common)}"
-    if is_medical(first):
-        rule = f"{found}: must be of one size, or state the one that they are brought to"
-        remedy = (SetOption("input-shape", shape),)
-        raise DataError(rule, where=first.parent, remedy=remedy)
-    yield f"{found}, are all brought to input-shape, here the first one's"

@@ -1,77 +1,55 @@
-"""One image file as pixels: all formats of Pillow, 16 bits per channel included, DICOM, and slices of NIfTI volumes."""
+"""One image file as pixels: the usual formats in 8 and 16 bits, DICOM, and slices of NIfTI volumes."""
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import ExifTags, Image, ImageFile, ImageOps
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from data.errors import DataError
-from data.extras import needed
 from data.readers.array_types import Bytes, Floats
 from data.readers.file_type import is_dicom_file, is_nifti, truly
-from data.readers.intensity import Stored, chosen_frame, shown
-from data.readers.medical import dicom_data, nifti_plane, read_dicom, read_nifti
+from data.readers.intensity import Stored, chosen_frame
+from data.readers.medical import read_dicom, read_nifti, refuse_large
 from data.settings import DataSettings
 from data.text import said
 
+FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM")
+"""Formats whose files say how many bits they have. Pillow cuts those of others to 8 in silence."""
 EIGHT_BIT = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 """PIL's modes that convert to L or RGB without clipping; 16-bit ones would lose nearly everything in silence."""
 SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N")
-FIRST_IS_WHOLE = ("MPO", "PSD")
-"""Formats whose first image is the picture, and whose others are previews or layers."""
 WHITE_IS_ZERO = 0
 """TIFF's photometric interpretation, which Pillow follows in up to 8 bits alone."""
 SIGNED = 2
 """TIFF's sample format."""
-METADATA = frozenset({"exif", "xmp", "XML:com.adobe.xmp"})
-"""Keys of Pillow's `info` that may hold an orientation."""
-TURNED, SIDEWAYS = range(2, 9), range(5, 9)
-"""Orientations of Exif but for the normal one, and those of them that exchange height and width."""
-J2K_SIZE = b"\xff\x4f\xff\x51"
-"""The start of JPEG 2000 data; 38 bytes on, the bits of the first channel less 1, above them a sign."""
-
 Pixels = Bytes | Floats
 
 
-def brought(
-    image: Image.Image,
+def pixels_of(
+    image: Floats | Image.Image,
     channels: int,
     size: tuple[int, int] | None = None,
     central: bool = False,
 ) -> Pixels:
-    """Return an image of mode L, RGB or F as pixels (H, W, channels).
+    """Return an image as pixels (H, W, channels).
 
     Args:
-        image: As `as_image` returns it.
+        image: Of mode L or RGB, or grey (H, W) on the scale 0..1.
         channels: 0 for as many as it has.
         size: Width and height; None for its own.
         central: Whether the center is cut out: 7/8 of the shorter side.
     """
+    if not isinstance(image, Image.Image):
+        image = Image.fromarray(image)
     if size is not None and central:
-        scale = 7 / 8 * min(image.width / size[0], image.height / size[1])
-        x, y = image.width / 2, image.height / 2
-        half_width, half_height = size[0] * scale / 2, size[1] * scale / 2
-        box = (x - half_width, y - half_height, x + half_width, y + half_height)
-        image = image.resize(size, Image.Resampling.BILINEAR, box)
+        image = ImageOps.fit(image, size, Image.Resampling.BILINEAR, bleed=1 / 16)
     elif size is not None and image.size != size:
         image = image.resize(size, Image.Resampling.BILINEAR)
     pixels = np.atleast_3d(np.asarray(image))
     return np.repeat(pixels, 3, axis=2) if channels == 3 and pixels.shape[2] == 1 else pixels
-
-
-def as_image(file: Path, stored: Stored | Image.Image, settings: DataSettings) -> Image.Image:
-    """Return what stored_in returns as an image of mode L, RGB or, on the scale 0..1, F.
-
-    Raises:
-        DataError: numbers of no known scale.
-    """
-    if isinstance(stored, Stored):
-        return Image.fromarray(shown(file, stored, settings))
-    return stored
 
 
 def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Image.Image:
@@ -83,8 +61,10 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
     """
     try:
         if is_dicom_file(file):
-            read = read_dicom(file, channels, settings)
-            return read if isinstance(read, Stored) else Image.fromarray(read)
+            dicom = read_dicom(file, settings)
+            if isinstance(dicom, Stored):
+                return dicom
+            return in_channels(Image.fromarray(dicom), channels)
         if is_nifti(file):
             return read_nifti(file, settings)
         with file.open("rb") as stream:
@@ -94,39 +74,37 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
     # A damaged file surfaces as anything, a SyntaxError among others.
     except Exception as error:
         # Pillow raises OSError as well, but without the system's number.
+        reason = said(error)
         if isinstance(error, OSError) and error.errno is not None:
             reason = str(error.strerror)
-        else:
-            kind = truly(file)
-            reason = f"is {kind}" if kind else said(error)
-            if kind.endswith("image"):
-                reason += f", damaged or of a kind that Pillow does not read: {said(error)}"
-        rule = f"cannot be read as an image: {reason}"
-        raise DataError(rule, where=file) from error
+        elif isinstance(error, UnidentifiedImageError):
+            kind = truly(file) or "of an unknown type"
+            reason = f"is {kind}, and must be {', '.join(FORMATS)}, DICOM or NIfTI"
+        raise DataError(f"cannot be read as an image: {reason}", where=file) from error
 
 
 def read_with_pil(
     file: Path, stream: BinaryIO, channels: int, settings: DataSettings
 ) -> Stored | Image.Image:
-    """Return what stored_in does, of an image in one of Pillow's formats. `file` is what a refusal names."""
-    before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = settings.max_image_pixels
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about metadata beside the pixels
-            # Pillow warns from the limit on, and raises only from twice the limit.
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            # Not by its name: Pillow maps such a file into memory, and a TIFF image on its side then comes out garbled.
-            with Image.open(stream) as opened:
-                if settings.frame or opened.format not in FIRST_IS_WHOLE:
-                    opened.seek(chosen_frame(file, getattr(opened, "n_frames", 1), settings))
-                refuse_what_pillow_loses(file, opened)
-                return stored_of_pil(file, opened, channels)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        rule = f"is an image of more pixels than max-image-pixels = {settings.max_image_pixels}"
-        raise DataError(rule, where=file) from None
-    finally:
-        Image.MAX_IMAGE_PIXELS = before
+    """Return what stored_in does, of an image in one of FORMATS. `file` is what a refusal names."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about metadata beside the pixels
+        # Not by its name: Pillow maps such a file into memory, and a TIFF image on its side then comes out garbled.
+        with Image.open(stream, formats=FORMATS) as opened:
+            refuse_large(file, opened.width * opened.height, settings)
+            # What a camera adds to a JPEG file are previews.
+            if settings.frame or opened.format != "MPO":
+                opened.seek(chosen_frame(file, getattr(opened, "n_frames", 1), settings))
+            # A page of TIFF may be larger than the first one.
+            refuse_large(file, opened.width * opened.height, settings)
+            refuse_what_pillow_loses(file, opened)
+            return stored_of_pil(file, opened, channels)
+
+
+def in_channels(image: Image.Image, channels: int) -> Image.Image:
+    """Return an image of 8 bits in mode L or RGB: in so many channels, or for 0 as many as it has."""
+    is_grey = channels == 1 or (channels == 0 and image.mode in ("1", "L", "LA"))
+    return image.convert("L" if is_grey else "RGB")
 
 
 def stored_of_pil(file: Path, opened: Image.Image, channels: int) -> Stored | Image.Image:
@@ -138,12 +116,11 @@ def stored_of_pil(file: Path, opened: Image.Image, channels: int) -> Stored | Im
         DataError: a picture that is in the transparency alone.
     """
     ImageOps.exif_transpose(opened, in_place=True)
+    if opened.mode == "La":  # Pillow converts it to LA alone
+        opened = opened.convert("LA")
     if opened.mode in EIGHT_BIT:
-        if opened.mode == "La":  # Pillow converts it to LA alone
-            opened = opened.convert("LA")
         refuse_picture_in_alpha(file, opened)
-        grey = channels == 1 or (channels == 0 and opened.mode in ("1", "L", "LA"))
-        return opened.convert("L" if grey else "RGB")
+        return in_channels(opened, channels)
 
     tags = tiff_tags(opened)
     numbers = np.asarray(opened)
@@ -171,32 +148,21 @@ def refuse_what_pillow_loses(file: Path, opened: ImageFile.ImageFile) -> None:
     """
     if opened.mode not in EIGHT_BIT:
         return
-    bits = bits_before_pillow(opened)
+    tags = tiff_tags(opened)
+    bits = max(tags.get(ExifTags.Base.BitsPerSample, (8,)))
+    # Pillow's own words for how the pixels are stored: such as RGB;16B, and of PPM the largest number.
+    codec, _, _, arguments = opened.tile[0] if opened.tile else ("", None, 0, "")
+    if ";16" in str(arguments):
+        bits = 16
+    if codec in ("ppm", "ppm_plain") and isinstance(arguments, tuple):
+        bits = int(arguments[-1]).bit_length()
     if bits > 8:
         rule = "which Pillow cuts to 8: save it with 8 bits, or as PNG in grey without transparency"
         found = f"is a {opened.format} image of {bits} bits a channel"
         raise DataError(f"{found}, {rule}", where=file)
-    if SIGNED in tiff_tags(opened).get(ExifTags.Base.SampleFormat, ()):
+    if SIGNED in tags.get(ExifTags.Base.SampleFormat, ()):
         rule = "which Pillow takes as unsigned: save it with 16 bits"
         raise DataError(f"is a TIFF image of signed bytes, {rule}", where=file)
-
-
-def bits_before_pillow(opened: ImageFile.ImageFile) -> int:
-    """Return the bits of a channel in the file of an image that Pillow has not decoded yet."""
-    tags = tiff_tags(opened)
-    if tags:
-        return int(max(tags.get(ExifTags.Base.BitsPerSample, (1,))))
-    if opened.format == "JPEG2000":
-        assert opened.fp is not None
-        place = opened.fp.tell()
-        opened.fp.seek(0)
-        size = opened.fp.read(2**16).partition(J2K_SIZE)[2]
-        opened.fp.seek(place)
-        return (size[38] & 0x7F) + 1 if len(size) > 38 else 8
-    codec, _, _, arguments = opened.tile[0] if opened.tile else ("", None, 0, "")
-    if codec in ("ppm", "ppm_plain") and isinstance(arguments, tuple):
-        return int(arguments[-1]).bit_length()
-    return 16 if codec == "SGI16" or ";16" in str(arguments) else 8
 
 
 def refuse_picture_in_alpha(file: Path, opened: Image.Image) -> None:
@@ -208,39 +174,3 @@ def refuse_picture_in_alpha(file: Path, opened: Image.Image) -> None:
         rule = "must be in its colors: save it on a background without transparency"
         found = "has one color, and its picture is in its transparency"
         raise DataError(f"{found}: {rule}", where=file)
-
-
-@dataclass(frozen=True)
-class Head:
-    """What a file's head says of its image."""
-
-    size: tuple[int, int]
-    """Height and width."""
-    remark: str = ""
-    """What is done to it that a user has to know, as the predicate of a sentence."""
-
-
-def head_of(file: Path) -> Head | None:
-    """Return what a file's head says of its image; None where it has none that can be read."""
-    try:
-        if is_dicom_file(file):
-            dicom = dicom_data(file, specific_tags=["Rows", "Columns"])
-            return Head((int(dicom.Rows), int(dicom.Columns)))
-        if is_nifti(file):
-            plane = nifti_plane(file, needed("nibabel", "medical", file).load(file))
-            return Head(plane.size, plane.remark)
-        with Image.open(file) as opened:
-            # Of a PNG image without them, Pillow would decode all pixels in search of them.
-            has_metadata = opened.format != "PNG" or not METADATA.isdisjoint(opened.info)
-            orientation = opened.getexif().get(ExifTags.Base.Orientation, 1) if has_metadata else 1
-            size = opened.height, opened.width
-            if orientation in SIDEWAYS and opened.format != "TIFF":  # Pillow turns it of TIFF
-                size = opened.width, opened.height
-            if orientation in TURNED:
-                return Head(size, "are turned as their Exif or TIFF orientation says")
-            if opened.has_transparency_data:
-                remark = "have transparency, which is left out: colors are taken as stored"
-                return Head(size, remark)
-            return Head(size)
-    except Exception:  # the reader of the whole file says why
-        return None

@@ -2,8 +2,6 @@
 
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +10,26 @@ from numpy.typing import NDArray
 
 from data.errors import DataError, SetOption
 from data.extras import needed
-from data.readers.array_types import Array, Booleans, Bytes, Floats, Shape
+from data.readers.array_types import Array, Booleans, Bytes, Floats
 from data.readers.intensity import Stored, chosen_frame
 from data.settings import DataSettings
-from data.text import said
 
 MONOCHROME = ("MONOCHROME1", "MONOCHROME2")
 COLOR = ("RGB", "PALETTE COLOR", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 """Photometric interpretations that pydicom gives as red, green and blue."""
 WINDOWS = {"LINEAR": 1.0, "LINEAR_EXACT": 5e-324, "SIGMOID": 5e-324}
 """The functions of DICOM's windows and their least width by PS3.3 C.11.2.1: at least 1, or greater than 0."""
-PIXELS = {"PixelData": "", "FloatPixelData": "Float", "DoubleFloatPixelData": "Double"}
-"""Elements that hold an image, and how the names of their padding values begin."""
 OF_A_FRAME = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
 """The functional groups of enhanced files that say how a frame is shown."""
+RESCALE = {"RescaleSlope": 1, "RescaleIntercept": 0}
+"""What these are where a file states one or none of them; pydicom ignores half a rescale."""
 OWN_RANGE = (
     SetOption("pixel-range", "LOW,HIGH", is_example=True),
     " takes a range of yours in its place, for all files",
 )
 
 
-def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | Bytes:
+def read_dicom(file: Path, settings: DataSettings) -> Stored | Bytes:
     """Return grey numbers after the modality transformation, or (H, W, 3) bytes of a color image.
 
     Modality LUT or rescale slope, VOI LUT, else the first window (DICOM PS3.3 C.11), color tables and conversions are
@@ -41,38 +38,27 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | By
     values are black and no part of the range.
 
     Raises:
-        DataError: a file without pixels, several frames without `frame`, color where grey is set or of more than 8
-            bits, a window that the standard forbids, unless pixel-range takes its place, or what pydicom cannot read.
+        DataError: a file without pixels, several frames without `frame`, color of more than 8 bits, or a window that
+            the standard forbids, unless pixel-range takes its place.
+        Exception: anything else that pydicom cannot read.
     """
-    where = str(file)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that are not as the standard has them
         data = dicom_data(file)
         rows, columns = data.get("Rows"), data.get("Columns")
-        if not rows or not columns or not any(element in data for element in PIXELS):
-            raise DataError("is a DICOM file without an image", where=where)
+        if not rows or not columns or "PixelData" not in data:
+            raise DataError("is a DICOM file without an image (PixelData)", where=file)
         refuse_large(file, rows * columns, settings)
-        # In small letters pydicom does not know it.
-        data.PhotometricInterpretation = text_of(data, "PhotometricInterpretation")
-        photometric = data.PhotometricInterpretation
+        photometric = text_of(data, "PhotometricInterpretation")
         if photometric not in MONOCHROME + COLOR:
             rule = f"must be one of {', '.join(MONOCHROME + COLOR)}"
-            raise DataError(f"photometric interpretation {photometric!r}: {rule}", where=where)
-        if photometric in COLOR and channels == 1:
-            rule = f"is a color DICOM image ({photometric}), and grey is set"
-            color = SetOption("input-shape", f"3x{rows}x{columns}")
-            raise DataError(rule, where=where, remedy=(color, " is its own"))
+            raise DataError(f"photometric interpretation {photometric!r}: {rule}", where=file)
+        data.PhotometricInterpretation = photometric  # in small letters pydicom does not know it
         frame = chosen_frame(file, int(data.get("NumberOfFrames") or 1), settings)
-        try:
-            complete(data, frame)
-            if photometric in MONOCHROME:
-                return grey_of(file, data, frame, settings)
-            return color_of(file, data, frame)
-        except DataError:
-            raise
-        except Exception as error:  # a damaged file surfaces as anything
-            rule = f"pydicom cannot read its pixels: {said(error)}"
-            raise DataError(rule, where=where) from error
+        complete(data, frame)
+        if photometric in MONOCHROME:
+            return grey_of(file, data, frame, settings)
+        return color_of(file, data, frame)
 
 
 def dicom_data(file: Path, **options: Any) -> Any:
@@ -93,19 +79,16 @@ def text_of(data: Any, keyword: str) -> str:
 
 
 def complete(data: Any, frame: int) -> None:
-    """Put what a file states of one frame, and half a rescale, where pydicom's functions look for it."""
-    shared = [*(data.get("SharedFunctionalGroupsSequence") or [])][:1]
-    of_frames = [*(data.get("PerFrameFunctionalGroupsSequence") or [])]
-    for groups in shared + of_frames[frame : frame + 1]:
+    """Put what a file states of one frame, and the rescale that it leaves out, where pydicom looks for it."""
+    shared = data.get("SharedFunctionalGroupsSequence") or []
+    of_frames = data.get("PerFrameFunctionalGroupsSequence") or []
+    for groups in [*shared[:1], *of_frames[frame : frame + 1]]:
         for name in OF_A_FRAME:
-            for stated in [*(groups.get(name) or [])][:1]:
+            for stated in groups.get(name) or ():
                 data.update(stated)
-    usual = {"RescaleSlope": 1, "RescaleIntercept": 0}
-    missing = [name for name in usual if data.get(name) in (None, "")]
-    for name in missing:
-        data.pop(name, None)  # an empty element is no number
-        if len(missing) == 1:  # pydicom ignores half a rescale
-            setattr(data, name, usual[name])
+    for name, usual in RESCALE.items():
+        if data.get(name) in (None, ""):
+            setattr(data, name, usual)
 
 
 def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:
@@ -135,28 +118,27 @@ def grey_of(file: Path, data: Any, frame: int, settings: DataSettings) -> Stored
     pixels = needed("pydicom.pixels", "medical", file)
     stored = pixels.pixel_array(data, index=frame)
     span: tuple[float, float] | None = None
-    what = "DICOM pixels"
     if data.get("ModalityLUTSequence"):
-        apply = pixels.apply_modality_lut
-        values, largest = through_table(file, stored, data, "ModalityLUTSequence", apply)
+        values, largest = through_table(file, stored, data.ModalityLUTSequence[0])
         span = 0.0, largest
     else:
-        if data.get("RescaleSlope") == 0:
+        if data.RescaleSlope == 0:
             rule = "rescale slope 0 gives all pixels one value: must not be 0"
             raise DataError(rule, where=file)
         values = pixels.apply_modality_lut(stored, data)
-        if stored.dtype.kind != "f" and not data.get("PixelRepresentation"):
+        if not data.get("PixelRepresentation"):
             ends = np.array([0, 2 ** int(data.BitsStored) - 1])
             # A negative slope makes the largest stored number the smallest value.
             black, white = sorted(pixels.apply_modality_lut(ends, data).tolist())
             span = float(black), float(white)
-        elif stored.dtype.kind != "f":
-            what = "signed DICOM pixels without a window"
+    what = "DICOM pixels" if span else "signed DICOM pixels without a window"
+    windowed = None if settings.pixel_range else rendered(file, data, values)
+    if windowed is not None:
+        values, span = windowed, (0.0, 1.0)
     return Stored(
         values,
         what,
-        span=span,
-        rendered=None if settings.pixel_range else rendered(file, data, values),
+        span,
         inverted=is_inverted(file, data, settings),
         padding=padding_of(data, stored),
     )
@@ -164,16 +146,14 @@ def grey_of(file: Path, data: Any, frame: int, settings: DataSettings) -> Stored
 
 def padding_of(data: Any, stored: Array) -> Booleans | None:
     """Return which stored pixels have the padding value, or lie between it and the padding range's limit."""
-    name = next(f"{PIXELS[element]}PixelPadding" for element in PIXELS if element in data)
-    value = data.get(f"{name}Value")
+    value = data.get("PixelPaddingValue")
     if value is None:
         return None
-    limit = data.get(f"{name}RangeLimit")
-    ends = np.array([value, value if limit is None else limit])
-    if stored.dtype.kind in "iu":
-        # Some files write a negative value as unsigned, or the other way about: the bits are kept.
-        ends = ends.astype(np.int64).astype(stored.dtype)
-    is_padding = (stored >= ends.min()) & (stored <= ends.max())
+    limit = data.get("PixelPaddingRangeLimit")
+    ends = np.array([value, value if limit is None else limit], np.int64)
+    # Some files write a negative value as unsigned, or the other way about: the bits are kept.
+    low, high = sorted(ends.astype(stored.dtype))
+    is_padding = (stored >= low) & (stored <= high)
     return is_padding if is_padding.any() else None
 
 
@@ -202,7 +182,7 @@ def rendered(file: Path, data: Any, values: Array) -> Floats | None:
     """
     pixels = needed("pydicom.pixels", "medical", file)
     if data.get("VOILUTSequence"):
-        shown, largest = through_table(file, values, data, "VOILUTSequence", pixels.apply_voi)
+        shown, largest = through_table(file, values, data.VOILUTSequence[0])
         return np.asarray(shown / largest, np.float32)
     window = [data.get("WindowCenter"), data.get("WindowWidth")]
     if None in window or "" in window:
@@ -230,129 +210,87 @@ def rendered(file: Path, data: Any, values: Array) -> Floats | None:
     return np.asarray(pixels.apply_windowing(values, one_bit), np.float32)
 
 
-def through_table(
-    file: Path,
-    values: NDArray[Any],
-    data: Any,
-    sequence: str,
-    apply: Callable[[Any, Any], NDArray[Any]],
-) -> tuple[NDArray[Any], float]:
-    """Return values through the first table of a sequence by pydicom's function, and the largest entry of its bits.
+def through_table(file: Path, values: Array, table: Any) -> tuple[NDArray[Any], float]:
+    """Return values through a modality or VOI LUT (DICOM PS3.3 C.11.1, C.11.2), and the largest entry of its bits.
+
+    pydicom's own functions count in the type of their input or of the entries, which may overflow.
 
     Raises:
         DataError: entries of less than 8 or more than 16 bits.
     """
-    table = data[sequence].value[0]
     count, first, bits = (int(number) for number in table.LUTDescriptor)
     if not 8 <= bits <= 16:
-        raise DataError(f"{sequence}: entries of {bits} bits: must have 8 to 16", where=file)
+        raise DataError(f"lookup table: entries of {bits} bits: must have 8 to 16", where=file)
     if first >= 2**15 and values.min() < 0:
         first -= 2**16  # a negative number, written as unsigned
-    # pydicom counts in the type of its input or of the table's entries, which may overflow: it gets places from 0 on.
-    table.LUTDescriptor = [count, 0, 16]
-    last = (count or 2**16) - 1
-    places = np.clip(np.rint(values) - first, 0, last).astype(np.int64)
-    return apply(places, data), float(2**bits - 1)
-
-
-@dataclass(frozen=True)
-class Plane:
-    """How a NIfTI file's images lie in it."""
-
-    orientation: NDArray[np.float64]
-    """(3, 2): nibabel's, of the three axes."""
-    shape: Shape
-    """The lengths of the three axes, to the right, front and top of the body."""
-    through: int
-    """Which of them counts the images: one of length 1, else the last."""
-    remark: str
-    """What is done to them that a user has to know, as the predicate of a sentence."""
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of an image."""
-        width, height = (length for axis, length in enumerate(self.shape) if axis != self.through)
-        return height, width
-
-
-def nifti_plane(file: Path, volume: Any) -> Plane:
-    """Return how a NIfTI file's images lie in it, by its sform, else its qform.
-
-    Raises:
-        DataError: more than three axes, or numbers that are no grey; an affine that says no orientation, or two that
-            say different ones.
-    """
-    dtype = volume.get_data_dtype()
-    lengths = [*volume.shape, 1]  # (H, W) is an image, and so is (H, W, 1, 1)
-    if len(lengths) < 3 or {*lengths[3:]} - {1} or dtype.kind not in "iuf":
-        found = f"{'x'.join(map(str, volume.shape))} of {dtype}"
-        rule = f"is a NIfTI file of {found}: must be an image, or a volume of grey slices"
-        raise DataError(rule, where=file)
-    orientation, remark = nifti_orientation(file, volume)
-    by_axis = orientation[:, 0].astype(int).tolist()
-    shape = tuple(lengths[by_axis.index(axis)] for axis in range(3))
-    through = max((axis for axis in range(3) if shape[axis] == 1), default=2)
-    return Plane(orientation, shape, through, remark)
-
-
-def nifti_orientation(file: Path, volume: Any) -> tuple[NDArray[np.float64], str]:
-    """Return nibabel's orientation (3, 2) of a file's axes, and what has to be said of it. Raises DataError."""
-    nibabel = needed("nibabel", "medical", file)
-    in_order = np.array([[0, 1], [1, 1], [2, 1]], np.float64)
-    found: dict[str, NDArray[np.float64]] = {}
-    for name in ("sform", "qform"):
-        if int(volume.header[f"{name}_code"]) > 0:
-            affine = getattr(volume.header, f"get_{name}")()
-            is_finite = np.isfinite(affine).all()
-            found[name] = nibabel.io_orientation(affine) if is_finite else np.full((3, 2), np.nan)
-            if np.isnan(found[name]).any():
-                raise DataError(f"{name} gives one of its axes no direction", where=file)
-    if not found:
-        remark = "have neither sform nor qform: their axes are taken to be right, front, top"
-        return in_order, remark
-    words = {name: "".join(nibabel.orientations.ornt2axcodes(found[name])) for name in found}
-    if len(set(words.values())) > 1:
-        listed = " and ".join(f"{name} says {word}" for name, word in words.items())
-        rule = "must say the same orientation, or the code of one of them must be 0"
-        raise DataError(f"{listed}: {rule}", where=file)
-    orientation = next(iter(found.values()))
-    if np.array_equal(orientation, in_order):
-        return orientation, ""
-    return orientation, "are turned to the closest canonical orientation (right, front, top)"
+    data = table.LUTData
+    entries: NDArray[Any]
+    entries = np.frombuffer(data, "<u2") if isinstance(data, bytes) else np.asarray(data)
+    last = (count or 2**16) - 1  # an even number of bytes may follow it
+    places = np.clip(np.rint(values) - first, 0, last)
+    return entries[places.astype(np.int64)], float(2**bits - 1)
 
 
 def read_nifti(file: Path, settings: DataSettings) -> Stored:
     """Return grey numbers (H, W) in nibabel's closest canonical orientation: an image, or the slice of `frame`.
 
-    Slices count from the bottom of the body to its top. The columns of one go to the right of the body, its rows from
-    the front to the back.
+    Slices count from the bottom of the body to its top, or along an axis of length 1. The columns of one go to the
+    right of the body, its rows from the front to the back.
 
     Raises:
-        DataError: several slices without `frame`, or as nifti_plane does.
+        DataError: several slices without `frame`, more than three axes, or numbers that are no grey; or as
+            nifti_orientation does.
     """
     nibabel = needed("nibabel", "medical", file)
     volume = nibabel.load(file)
-    plane = nifti_plane(file, volume)
-    height, width = plane.size
-    refuse_large(file, height * width, settings)
-    count = plane.shape[plane.through]
-    place = chosen_frame(file, count, settings)
+    dtype = volume.get_data_dtype()
+    lengths = volume.shape
+    if len(lengths) < 3 or {*lengths[3:]} - {1} or dtype.kind not in "iuf":
+        found = f"{'x'.join(map(str, lengths))} of {dtype}"
+        rule = f"is a NIfTI file of {found}: must be a volume of grey slices, which may be one"
+        raise DataError(rule, where=file)
 
-    axis = plane.orientation[:, 0].astype(int).tolist().index(plane.through)
-    if plane.orientation[axis, 1] < 0:
+    orientation = nifti_orientation(file, volume.header)
+    by_axis = orientation[:, 0].astype(int).tolist()
+    flat = [by_axis[axis] for axis in range(3) if lengths[axis] == 1]
+    through = max(flat, default=2)
+    axis = by_axis.index(through)
+    count = lengths[axis]
+    refuse_large(file, math.prod(lengths[:3]) // count, settings)
+    place = chosen_frame(file, count, settings)
+    if orientation[axis, 1] < 0:
         place = count - 1 - place
-    # One slice alone is read from the disk, of the axes that the file has.
-    index: list[Any] = [slice(None)] * 3 + [0] * len(volume.shape)
+    # One slice alone is read from the disk.
+    index: list[Any] = [slice(None)] * 3 + [0] * (len(lengths) - 3)
     index[axis] = slice(place, place + 1)
-    numbers = np.asarray(volume.dataobj[tuple(index[: len(volume.shape)])], np.float32)
-    numbers = numbers.reshape(numbers.shape + (1,) * (3 - numbers.ndim))
-    slice_of_body = nibabel.apply_orientation(numbers, plane.orientation).take(0, plane.through)
+    numbers = np.asarray(volume.dataobj[tuple(index)], np.float32)
+    slice_of_body = nibabel.apply_orientation(numbers, orientation).take(0, through)
 
     unscaled = volume.dataobj.slope == 1 and volume.dataobj.inter == 0
-    is_bytes = volume.get_data_dtype() == np.uint8
     return Stored(
         # The second axis of what is left goes up.
         numbers=np.ascontiguousarray(np.rot90(slice_of_body)),
         what="NIfTI numbers",
-        span=(0.0, 255.0) if is_bytes and unscaled else None,
+        span=(0.0, 255.0) if dtype == np.uint8 and unscaled else None,
     )
+
+
+def nifti_orientation(file: Path, header: Any) -> NDArray[np.float64]:
+    """Return nibabel's orientation (3, 2) of a file's axes by its sform and qform; with neither right, front, top.
+
+    Raises:
+        DataError: an axis without a direction, or two forms that say different ones.
+    """
+    nibabel = needed("nibabel", "medical", file)
+    found: dict[str, str] = {}
+    for name in ("sform", "qform"):
+        if int(header[f"{name}_code"]) > 0:
+            directions = nibabel.aff2axcodes(getattr(header, f"get_{name}")())
+            if None in directions:
+                raise DataError(f"{name} gives one of its axes no direction", where=file)
+            found[name] = "".join(directions)
+    if len(set(found.values())) > 1:
+        listed = " and ".join(f"{name} says {directions}" for name, directions in found.items())
+        rule = "must say the same orientation, or the code of one of them must be 0"
+        raise DataError(f"{listed}: {rule}", where=file)
+    return np.asarray(nibabel.orientations.axcodes2ornt(next(iter(found.values()), "RAS")))

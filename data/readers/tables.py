@@ -11,7 +11,7 @@ import numpy as np
 from data.errors import DataError, Remedy, SetOption
 from data.file_stamps import FileStamp, stamp_of
 from data.readers.array_types import Floats
-from data.readers.dicom_headers import headers_of, origins_of, unknown_patients
+from data.readers.dicom_headers import with_origins
 from data.readers.image_files import ANY_SIZE, ImageFiles
 from data.readers.input_columns import notes_of_gaps, remedy_for_gap
 from data.readers.rows import (
@@ -82,7 +82,8 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     reading = DataSettings(**{name: getattr(settings, name) for name in OF_READING})
     roles, others = roles_in(path, settings)
     if "path" in roles:
-        return _with_patients(path, _images(path, stamp_of(path), reading), settings)
+        # The files may change while their table stays as it is, so that nothing of them is kept with it.
+        return with_origins(_images(path, stamp_of(path), reading), settings, roles=("patient",))
     if not others:
         rule = f"there is no column of numbers beside {', '.join(roles.values())}"
         raise DataError(rule, where=path)
@@ -142,27 +143,6 @@ def _images(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
         cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
         notes.append((note, *cure))
     return replace(manifest, notes=tuple(notes))
-
-
-def _with_patients(path: Path, manifest: Manifest, settings: DataSettings) -> Manifest:
-    """Return the images of a table with the patients that headers name where no column does.
-
-    The files may change while their table stays as it is, so that nothing of them is kept with it.
-    """
-    images = manifest.inputs
-    if manifest.patients or not isinstance(images, ImageFiles):
-        return manifest
-    known = origins_of(images.paths, headers_of(images.paths), settings, roles=("patient",))
-    notes = [*manifest.notes]
-    likely = likely_roles(roles_in(path, settings)[1], manifest.columns)
-    if not {"patient"} & {*known.columns, *settings.column_names, *likely}:
-        notes.append(unknown_patients(path, "a column patient"))
-    return replace(
-        manifest,
-        columns={**manifest.columns, **known.columns},
-        names={**manifest.names, **known.names},
-        notes=(*notes, *known.notes),
-    )
 
 
 def questions(path: Path, manifest: Manifest, settings: DataSettings) -> list[Remedy]:

@@ -14,7 +14,7 @@ from data import DataError, DataSettings, Samples
 from data.errors import Remedy
 from data.readers.array_conversion import check_form, checked, converted
 from data.readers.dicom_headers import PATIENT, Header, headers_of, notes_of_others
-from data.readers.folder import below, class_folders, class_number, of_classes, visible
+from data.readers.folder import below, class_folders, class_number, files_of_classes, visible
 from data.readers.image_files import ImageFiles
 from data.readers.input_columns import (
     ORDER_COUNTS,
@@ -257,12 +257,9 @@ def class_images(path: Path, about: Description, settings: DataSettings) -> Read
     if len(class_folders(path)) < len(list(visible(path))):
         rule = "must hold images alone, or a folder of them for each class"
         raise DataError(f"holds folders and files: {rule}", where=str(path))
-    names: list[str] = []
-    labels: list[str] = []
-    for number, folder in of_classes(path, about.class_names).items():
-        of_class = [str(file.relative_to(path)) for file in below(folder)]
-        names += of_class
-        labels += [about.class_names[number]] * len(of_class)
+    files = files_of_classes(path, path, about.class_names)
+    names = [name for name, _ in files]
+    labels = [label for _, label in files]
     if not names:
         raise DataError("holds no image", where=str(path))
     return Read(ImageFiles.of(path, names, about.shape, settings), names, labels)

@@ -147,7 +147,7 @@ def write_pacs(root, number):
         write_classes(root / "PACS" / domain, KNOWN["pacs-photo"].class_names, number, seed=seed)
 
 
-def write_domainnet(root, number, lists=True):
+def write_domainnet(root, number):
     """Two domains of DomainNet with two more of its 345 classes; the last quarter of each class is for testing."""
     classes = ("aircraft_carrier", *KNOWN["domainnet-real"].class_names, "zigzag")
     for seed, domain in enumerate(("clipart", "sketch")):
@@ -157,7 +157,7 @@ def write_domainnet(root, number, lists=True):
             for index in range(number):
                 key = "train" if index < 3 * number // 4 else "test"
                 lines[key].append(f"{domain}/{name}/{index:04d}.png {label}\n")
-        for key in lines if lists else ():
+        for key in lines:
             (root / "DomainNet" / f"{domain}_{key}.txt").write_text("".join(lines[key]))
 
 

@@ -57,19 +57,6 @@ def test_class_maps(tmp_path, alias, classes, domain):
         assert [classes.split()[label] for label in split.labels] == folders
 
 
-def test_office_folders_are_read_as_backpack_or_back_pack(tmp_path):
-    """Both spellings are in use, and hold the same images of the same classes; other names are refused."""
-    layouts.write_office(tmp_path, {"dslr": 5})
-    settings = DataSettings("office-dslr", str(tmp_path), input_shape=SMALL)
-    first = load(settings)
-    folder = tmp_path / "office_caltech_10/dslr"
-    (folder / "back_pack").rename(folder / "backpack")
-    assert load(settings).content == first.content
-    (folder / "backpack").rename(folder / "satchel")
-    with pytest.raises(DataError):
-        load(settings)
-
-
 @pytest.mark.parametrize(
     ("names", "smallest", "train", "val"),
     [

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import FedSkew
-from PIL import Image
 
 from data import DataError, DataSettings, federate
 from data.data_warnings import refuse_untrainable, warnings_of
@@ -73,10 +72,6 @@ def flat(*places: int) -> Change:
     return change
 
 
-def larger_tests(arrays: dict[str, Any]) -> None:
-    arrays["test_images"] = np.random.default_rng(1).integers(0, 256, (40, 12, 10), np.uint8)
-
-
 def test_data_of_which_nothing_is_odd(tmp_path: Path) -> None:
     assert found(write(tmp_path / "own.npz")) == []
     assert found(DataSettings()) == []
@@ -104,11 +99,6 @@ WARNED = {
         flat(4, 9),
         {},
         "2 of 80 training images that were looked at are of one value throughout, the first of them number 4",
-    ),
-    "test images of another size": (
-        larger_tests,
-        {},
-        "test images are of 12x10 and training images of 6x5 pixels",
     ),
 }
 
@@ -144,23 +134,6 @@ def test_what_a_run_can_go_on_with_is_warned_of(tmp_path: Path, name: str) -> No
         for warning in found(write(tmp_path / "own.npz", change, **more))
         if sentence in warning
     ]
-
-
-@pytest.mark.parametrize(("tested", "warned"), [((12, 13), True), ((7, 8), False)])
-def test_images_of_many_sizes_are_warned_of_where_their_areas_differ_much(
-    tmp_path: Path, tested: tuple[int, int], warned: bool
-) -> None:
-    for split, heights in (("train", (5, 6)), ("test", tested)):
-        for number in range(8):
-            file = tmp_path / split / "ab"[number % 2] / f"{number}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(POOL[number, :, :1].repeat(9, 1)).resize(
-                (6, heights[number // 2 % 2])
-            ).save(file)
-    settings = DataSettings(
-        f"folder:{tmp_path}", classes="a,b", input_shape="1x6x6", partition="iid", clients=2
-    )
-    assert any("height x width" in warning for warning in found(settings)) == warned
 
 
 def test_every_command_warns_once(tmp_path: Path, fedskew: FedSkew) -> None:

@@ -75,39 +75,34 @@ def test_folders_of_patients_are_no_classes(tmp_path, fedskew):
 
     labels = table(tmp_path / "labels.csv")
     status, output, _ = fedskew(*shlex.split(cure[1].replace("labels.csv", str(labels))))
-    assert status == 0 and "8 patients by DICOM element PatientID" in output
+    assert status == 0 and "8 patients by column PatientID" in output
     assert "README.TXT" in output  # it is left out
 
 
-@pytest.mark.parametrize("key", ["PatientID", "StudyInstanceUID", "path", "tag"])
-def test_labels_by_patient_study_file_or_element(tmp_path, key):
+@pytest.mark.parametrize("of_table", [True, False])
+def test_labels_by_patient_or_element(tmp_path, of_table):
     folder = archive(tmp_path)
-    rows = {}
-    for patient in range(PATIENTS):
-        files = sorted((folder / f"PAT{patient:03}").rglob("IM*"))
-        keys = {
-            "StudyInstanceUID": [f"1.9.{patient + 1}.{study + 1}" for study in range(2)],
-            "path": [str(file.relative_to(folder)).replace("/", "\\") for file in files],
-        }.get(key, [f"P{patient:03}"])
-        rows |= dict.fromkeys(keys, diagnosis(patient))
-    file = table(tmp_path / "labels.csv", key, rows)
-    labels, classes = (str(file), "healthy,ill") if key != "tag" else ("BodyPartExamined", "CHEST,HEAD")  # fmt: skip
+    file = table(tmp_path / "labels.csv")
+    labels, classes = (str(file), "healthy,ill") if of_table else ("BodyPartExamined", "CHEST,HEAD")
     data = load(settings_of(folder, classes, labels=labels))
     assert sides(data) == [IMAGES] * PATIENTS  # all images of a patient are on one side
     counts = np.bincount([*data.train.labels, *data.test.labels])
-    of_first_class = 4 if key == "tag" else 3
+    of_first_class = 3 if of_table else 4
     assert counts.tolist() == [IMAGES * of_first_class, IMAGES * (PATIENTS - of_first_class)]
 
 
-def test_files_without_a_row_and_rows_without_a_file(tmp_path):
+def test_files_without_a_row_and_rows_without_a_file(tmp_path, fedskew):
     folder = archive(tmp_path)
     labels = table(tmp_path / "labels.csv", rows={f"P{p:03}": diagnosis(p) for p in range(2, 11)})
     settings = settings_of(folder, labels=str(labels))
     error = refused(settings)
     assert SetOption("missing", "drop") in options_of(error.remedy)
-    assert "8 of 32 files" in str(error) and "3 of 9 rows" in str(error)
+    assert "8 of 32 files" in str(error)
     data = load(settings_of(folder, labels=str(labels), missing="drop"))
     assert len(data.train.labels) + len(data.test.labels) == 24
+    options = ("--labels", labels, "--set", "missing=drop")
+    _, output, _ = fedskew("data", "check", folder, *options)
+    assert "3 of 9 patients of labels.csv have no file, such as P008" in output
 
 
 @pytest.mark.parametrize(
@@ -129,19 +124,29 @@ def test_labels_that_cannot_be_used(tmp_path, labels, error):
         load(settings_of(folder, labels=str(file) if "\n" in labels else labels))
 
 
-def test_the_table_may_name_patients_sites_and_splits(tmp_path):
-    """What it says goes before the headers: here all files are ANONYMOUS."""
-    folder = archive(tmp_path, PatientID="ANONYMOUS")
-    lines = ["StudyInstanceUID,label,patient,site,split"]
+def test_the_table_may_name_sites_and_splits(tmp_path):
+    """What it says goes before the headers."""
+    folder = archive(tmp_path, InstitutionName="Elsewhere")
+    lines = ["PatientID,label,site,split"]
     for p in range(PATIENTS):
         site, split = "north" if p < 4 else "south", "test" if p % 4 < 1 else "train"
-        lines += [f"1.9.{p + 1}.{s},{diagnosis(p)},{p},{site},{split}" for s in (1, 2)]
+        lines += [f"P{p:03},{diagnosis(p)},{site},{split}"] * 2  # a row twice says nothing else
     labels = tmp_path / "labels.csv"
     labels.write_text("\n".join(lines))
-    settings = settings_of(folder, labels=str(labels))
-    data = load(settings)
+    data = load(settings_of(folder, labels=str(labels)))
     assert data.domain_names == ("north", "south")
     assert sizes(data.train.subjects) == [IMAGES] * 6 and sizes(data.test.subjects) == [IMAGES] * 2
+
+
+def test_folders_of_training_and_tests_are_kept_apart_below_a_table(tmp_path):
+    write_archive(tmp_path / "own/train", 5, 1)
+    write_archive(tmp_path / "own/test", 3, 1, prefix="T")
+    rows = {f"P{p:03}": diagnosis(p) for p in range(5)}
+    labels = table(
+        tmp_path / "labels.csv", rows=rows | {f"T{p:03}": diagnosis(p) for p in range(3)}
+    )
+    data = load(settings_of(tmp_path / "own", labels=str(labels)))
+    assert (len(data.train.labels), len(data.test.labels)) == (10, 6)
 
 
 def test_institutions_are_sites(tmp_path, fedskew):
@@ -153,7 +158,7 @@ def test_institutions_are_sites(tmp_path, fedskew):
     write_image(north / "visit", 800, **other)
     options = ("--set", "labels=BodyPartExamined")
     status, output, _ = fedskew("data", "check", tmp_path / "archive", *options)
-    assert status == 0 and "are not taken as sites: Else has one patient" in output
+    assert status == 0 and "are not taken as sites: Else has too few patients" in output
 
 
 def test_a_patient_in_train_and_test_is_refused(tmp_path):
@@ -169,8 +174,8 @@ def test_a_patient_in_train_and_test_is_refused(tmp_path):
     ("ids", "note", "subjects"),
     [
         (["A", " A ", "B", "C"] * 2, "3 patients by DICOM element PatientID", 3),
-        (["ANONYMOUS"] * 6, "'ANONYMOUS' is the only one", 0),
-        (["A", "B", "", "Anonymized"] * 2, "8 of 16 files have no PatientID", 10),
+        (["ANONYMOUS"] * 6, "patients are unknown", 0),
+        (["A", "B", "", "Anonymized"] * 2, "8 of 16 files name no patient", 10),
     ],
 )
 def test_how_vendors_write_patients(tmp_path, fedskew, ids, note, subjects):

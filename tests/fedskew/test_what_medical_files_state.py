@@ -94,13 +94,6 @@ def dicom_cases():
     sigmoid = {"VOILUTFunction": "SIGMOID"}
     voi = {"VOILUTSequence": [table(RISING)]}
     garbage_signed = ((SIGNED & 0xFFF) | 0x5000).astype(np.int16)
-    floats = {
-        "PixelData": None,
-        "FloatPixelData": NUMBERS.astype("<f4").tobytes(),
-        "BitsAllocated": 32,
-        "BitsStored": None,
-        "PixelRepresentation": None,
-    }
     return {
         "bits alone": (NUMBERS, {}, PLAIN, {}),
         "MONOCHROME1": (NUMBERS, m1, 1 - PLAIN, {}),
@@ -136,7 +129,6 @@ def dicom_cases():
             (SIGNED + 2048) / 4095,
             {"pixel_range": "-2048,2047"},
         ),
-        "floats": (NUMBERS, floats, PLAIN, {"pixel_range": "0,4095"}),
         "padding range": (
             NUMBERS,
             m1 | {"PixelPaddingValue": 3000, "PixelPaddingRangeLimit": 4095},
