@@ -33,8 +33,6 @@ OF_SYSTEMS = ("Thumbs.db", "desktop.ini", "__MACOSX")
 LAYOUT = "must hold train/CLASS/* and test/CLASS/*, or CLASS/* alone, of which a fifth is then for testing"
 FEWEST_PATIENTS = 3
 """Class folders of one patient each that are taken for an archive's folders of patients."""
-NO_LABELS = frozenset(("SQ", "OB", "OD", "OF", "OL", "OV", "OW", "UN"))
-"""Types of DICOM elements that hold no text and no number."""
 Row = Mapping[str, str]
 """What is known of one image, by role."""
 
@@ -306,10 +304,9 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
 def checked_keyword(labels: str) -> str:
     """Return the keyword of a DICOM element. Raises SettingError for a text that is none."""
     datadict = needed("pydicom.datadict", "medical", f"labels = {labels!r}")
-    tag = datadict.tag_for_keyword(labels)
-    if tag is None or set(datadict.dictionary_VR(tag).split(" or ")) & NO_LABELS:
-        rule = "must be a CSV file, such as labels.csv, or the keyword of a DICOM element of a text or a number"
-        raise SettingError("labels", labels, f"{rule}, such as BodyPartExamined")
+    if datadict.tag_for_keyword(labels) is None:
+        rule = "must be a CSV file, such as labels.csv, or the keyword of a DICOM element, such as BodyPartExamined"
+        raise SettingError("labels", labels, rule)
     return labels
 
 

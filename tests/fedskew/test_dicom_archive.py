@@ -100,7 +100,7 @@ def test_files_without_a_row_and_rows_without_a_file(tmp_path, fedskew):
     assert "8 of 32 files" in str(error)
     data = load(settings_of(folder, labels=str(labels), missing="drop"))
     assert len(data.train.labels) + len(data.test.labels) == 24
-    options = ("--labels", labels, "--set", "missing=drop")
+    options = ("--set", f"labels={labels}", "--set", "missing=drop")
     _, output, _ = fedskew("data", "check", folder, *options)
     assert "3 of 9 patients of labels.csv have no file, such as P008" in output
 
@@ -108,11 +108,10 @@ def test_files_without_a_row_and_rows_without_a_file(tmp_path, fedskew):
 @pytest.mark.parametrize(
     ("labels", "error"),
     [
-        ("PatientID,label\nP000,ill\nP000,healthy", DataError),
         ("name,label\nP000,ill\nP001,healthy", DataError),
         ("PatientID,label\n7,ill\n8,healthy", DataError),
         ("BodyPart", SettingError),
-        ("PixelData", SettingError),
+        ("PixelData", DataError),
         ("nowhere.csv", DataError),
     ],
 )
@@ -122,6 +121,16 @@ def test_labels_that_cannot_be_used(tmp_path, labels, error):
     file.write_text(labels)
     with pytest.raises(error):
         load(settings_of(folder, labels=str(file) if "\n" in labels else labels))
+
+
+def test_two_rows_of_a_patient_must_agree(tmp_path):
+    folder = archive(tmp_path)
+    labels = table(tmp_path / "labels.csv")
+    load(settings_of(folder, labels=str(labels)))
+    labels.write_text(f"{labels.read_text()}P001,healthy\n")
+    assert "column PatientID: 'P001' is in another row" in str(
+        refused(settings_of(folder, labels=str(labels)))
+    )
 
 
 def test_the_table_may_name_sites_and_splits(tmp_path):
