@@ -25,10 +25,10 @@ from fedskew.engines import Resources
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import in_sections, plan, runs
 from fedskew.formatting import plural
+from fedskew.report.differences import compare_rows
 from fedskew.report.document import CHANCE_REMEDY
 from fedskew.report.inference import Estimate
 from fedskew.report.results import ExperimentResults, gather
-from fedskew.report.strata import compare_rows
 from fedskew.sweep import run_all
 from server_app.composition import closed_form_methods, compose
 from server_app.methods import METHODS

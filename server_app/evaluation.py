@@ -53,7 +53,6 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     Training samples by client and class; test samples by class, and by client where clients have their own test sets.
     Where the data name the subjects of test samples, also what is `tested` by class (subjects, where these are tested
     as one, else samples), and how many `independent` ones these are worth, by class and by client.
-    Where the data say whose the samples are, also the subjects who have training samples, by client and class.
     """
     clients, classes = federation.counts_KC.shape
     if max(clients, classes) > MOST_SIZES:
@@ -67,9 +66,6 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
         "test": tested,
         "client-test": None if tests is None else [len(indices) for indices in tests],
     }
-    subjects = subjects_by_class(federation)
-    if subjects is not None:
-        run["subjects"] = subjects
     subjects_N = federation.subjects("test")
     if subjects_N is None:
         return run
@@ -98,21 +94,6 @@ def worth(subjects_N: NDArray[np.int64], as_one: bool) -> int:
     squares = (sizes_S**2).sum()
     effective = float(sizes_S.sum() ** 2 / squares)
     return max(1, round(effective))
-
-
-def subjects_by_class(federation: Federation) -> list[list[int]] | None:
-    """Return (clients, classes): the subjects who have training samples there; None where the data do not say it."""
-    classes = federation.dataset.num_classes
-    rows = []
-    for client, part in enumerate(federation.train_indices):
-        subjects_N = federation.subjects("train", client)
-        if subjects_N is None:
-            return None
-        labels_N = federation.dataset.train.labels[part]
-        # Each pair of a subject and a class once.
-        _, label_P = np.unique(np.stack([subjects_N, labels_N]), axis=1)
-        rows.append(np.bincount(label_P, minlength=classes).tolist())
-    return rows
 
 
 def by_group(

@@ -237,7 +237,9 @@ class RunSettings:
         trains_backbone = is_backbone(self.general.model) and self.model.freeze != "all"
         if self.agreement is not None or trains_backbone:
             return 1
-        model = sized_model(self.general.model, self.input_shape, self.data.num_classes, self.model)
+        # Not `sized_model`: on the meta device torch imports its compiler for a forward pass.
+        classes = self.data.num_classes
+        model = build(self.general.model, self.input_shape, classes, 0, self.model)
         return fitting_clients(model, self.input_shape, self.training.batch_size)
 
     @cached_property

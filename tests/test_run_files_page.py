@@ -53,8 +53,7 @@ BY_CLIENT = re.compile(r"^client-[a-z-]+")
 NOT_RUN_HERE = {
     "settings.json": {
         "samples.client-test[]",  # domains
-        "samples.subjects[][]",  # data with subjects
-        "samples.tested[]",
+        "samples.tested[]",  # data with subjects
         "samples.independent[]",
         "samples.client-independent",
         "samples.client-independent[]",

@@ -101,9 +101,9 @@ def predict(
         require(field in READ_BY, key, value, "says nothing of how inputs are read")
         reading[field] = value
     from client_app.process import choose_device
-    from fedskew.export.inputs import read_inputs
     from fedskew.export.model_folder import ModelFolder
     from fedskew.export.predict import predict as predict_inputs
+    from fedskew.export.predict import read_inputs
 
     stderr = console(stderr=True)
     folder = ModelFolder(model)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fedskew.report.results import ExperimentResults
 
 OF_PAPERS = {"", "--markdown", "--json"}
-"""The forms of the papers' page, beside HTML."""
+"""The forms of the papers' page."""
 WITHOUT_WARNINGS = {"--csv", "--latex", "--bibtex"}
 """The forms that do not contain the reports' warnings, which then go to stderr."""
 
@@ -100,12 +100,17 @@ def report(
         check_round("--round", round)
     suite = sized_suite(names or [], experiments)
     if suite is not None:
-        others = {"--figures": figures, "--round": round, form: form not in OF_PAPERS}
+        others = {
+            "--html": html,
+            "--figures": figures,
+            "--round": round,
+            form: form not in OF_PAPERS,
+        }
         for option in others:
             if others[option]:
                 rule = f"is for experiments: {suite.name} is about statements"
                 raise SettingError(option, "", rule)
-        report_papers(suite, overrides, experiments, records, html, form)
+        report_papers(suite, overrides, experiments, records, form)
         return
     if records is not None:
         raise SettingError("--records", str(records), "is for papers and its like")
@@ -178,22 +183,19 @@ def report_papers(
     overrides: Mapping[str, Scalar],
     file: Path | None,
     records: Path | None,
-    html: Path | None,
     form: str,
 ) -> None:
-    """Print the verdicts on what the papers say, or write them as a page."""
+    """Print the verdicts on what the papers say."""
     from fedskew.report import papers
     from fedskew.report.kept_records import records_folder
 
     judged = papers.papers_report(suite, overrides, file, records_folder(records))
-    if html is not None:
-        write_text(papers.html(judged), html)
     with to_stdout():
         if form == "--markdown":
             sys.stdout.write(papers.markdown(judged, date.today()))
         elif form:
             print(json.dumps(papers.as_json(judged), indent=2))
-        elif html is None:
+        else:
             for line in papers.terminal_lines(judged):
                 console().print(line)
 

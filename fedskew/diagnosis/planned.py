@@ -1,4 +1,4 @@
-"""The counts to diagnose from a run, an experiment, or the partition of planned settings."""
+"""The counts to diagnose: those of the partition that a run, an experiment or settings plan."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.models import has_fixed_features
 from data import DataError, DataSettings, Federation, federate, resolve
 from data.partitions import Indices
-from fedskew.diagnosis.rules import Plan, Source, diagnose, line, plan_of
+from fedskew.diagnosis.rules import Source, diagnose, line, plan_of
 from fedskew.diagnosis.table import (
     Floats,
     Moments,
@@ -18,14 +17,14 @@ from fedskew.diagnosis.table import (
     TableError,
     read_counts,
     site_table,
-    table_of_samples,
 )
 from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan
 from fedskew.formatting import site_names
+from fedskew.report.single_runs import settings_of
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
-from server_app.settings import defaults, parse, parse_texts
+from server_app.settings import parse, parse_texts
 
 CHUNK = 2**22
 """Numbers that are converted to float64 at a time: 32 MiB, however many samples there are."""
@@ -63,18 +62,14 @@ def planned_sources(source: str, texts: Sequence[str]) -> Iterator[Source]:
 
 
 def of_run(folder: Path) -> Source:
-    """Return the counts that a run's settings.json has of its data."""
+    """Return the partition of a finished or unfinished run, from its settings and its data."""
     origin = RunFolder(folder, moved=True).origin()
     if not origin:
         raise DataError("holds no settings.json that is whole", where=str(folder))
-    table = table_of_samples(str(folder), origin.get("samples"))
-    if table is None:
-        reason = "its settings.json has no counts, as of more than 100 clients or classes"
-        raise DataError(reason, where=str(folder))
-    settings = {**defaults(), **origin["settings"]}  # an earlier version knew fewer
-    fixed = has_fixed_features(settings["model"], settings["freeze"], settings["hidden"])
-    training = Plan(settings["batch-size"], fixed)
-    return Source(str(folder), table, training)
+    if "agreement" in origin:
+        rule = "is of a run between sites, who alone know their samples: give a table of counts"
+        raise DataError(rule, where=str(folder))
+    return planned(str(folder), settings_of(folder, origin["settings"]))
 
 
 def planned(title: str, run: RunSettings) -> Source:

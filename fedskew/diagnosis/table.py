@@ -1,9 +1,8 @@
 """Tables of sites, as CSV: the samples of each class, or the moments of each feature."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from data import DataError, DataSettings
 from data.readers.rows import read_table
 from data.text import finite_number
-from fedskew.formatting import site_names
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -110,48 +108,6 @@ def site_table(
 def chosen(names: Sequence[str], mask: NDArray[np.bool_]) -> tuple[str, ...]:
     """Return the names that the mask keeps."""
     return tuple(name for name, is_kept in zip(names, mask, strict=True) if is_kept)
-
-
-def table_of_samples(where: str, samples: Mapping[str, Any] | None) -> SiteTable | None:
-    """Return the table in `samples` of a run's settings.json, where classes have numbers; None where it has none.
-
-    Raises:
-        TableError: there is one site or one class alone, or the subjects are of other ones.
-    """
-    if not samples:
-        return None
-    counts_KC = np.array(samples["train"], np.int64)
-    subjects = None
-    if samples.get("subjects"):
-        subjects_KC = np.array(samples["subjects"], np.int64)
-        if subjects_KC.shape != counts_KC.shape:
-            raise TableError("subjects are of other clients or classes than samples", where=where)
-        subjects = average_subjects(counts_KC, subjects_KC)
-    classes = [str(label) for label in range(counts_KC.shape[1])]
-    return site_table(where, site_names(samples["clients"]), classes, counts_KC, subjects)
-
-
-def average_subjects(counts_KC: Counts, subjects_KC: Counts) -> Subjects:
-    """Return subjects who share the samples of each class at each site evenly.
-
-    A run's settings.json has their numbers, not their samples. A subject with samples of several classes becomes
-    several subjects of one class, whose samples are all alike, which is the careful choice.
-
-    Args:
-        counts_KC: Samples of each class at each site.
-        subjects_KC: The subjects who have them: 1 to as many as the samples where there are samples.
-    """
-    sites: list[Counts] = []
-    counts: list[Counts] = []
-    for (site, label), samples in np.ndenumerate(counts_KC):
-        if samples:
-            number = min(int(samples), max(1, int(subjects_KC[site, label])))
-            each, rest = divmod(samples, number)
-            counts_SC = np.zeros((number, counts_KC.shape[1]), np.int64)
-            counts_SC[:, label] = each + (np.arange(number) < rest)
-            sites.append(np.full(number, site))
-            counts.append(counts_SC)
-    return Subjects(np.concatenate(sites), np.concatenate(counts))
 
 
 def read_counts(path: Path) -> SiteTable:

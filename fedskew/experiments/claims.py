@@ -1,8 +1,8 @@
-"""What a paper says of an experiment's rows, in five forms. report/claims.py judges it.
+"""What a paper says of an experiment's rows, in four forms. report/claims.py judges it.
 
 Better compares two rows. Contrast is about the order of the columns: a trend, a peak or a knee. Series is about a
-number by round. Same is about models that are equal to the bit. HeldBy names the test of this repository that checks
-an equation or a fact of partitions.
+number by round. HeldBy names the test of this repository that checks an equation or a fact, such as one head for every
+partition.
 """
 
 import re
@@ -194,22 +194,6 @@ class Series(Claim):
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class Same(Claim):
-    """Each row has one model in every column and seed: a head in closed form is made of sums over all samples."""
-
-    same: tuple[str, ...]
-    """The rows."""
-
-    @property
-    def rows(self) -> tuple[str, ...]:
-        return self.same
-
-    @property
-    def relation(self) -> str:
-        return f"one model of {', '.join(self.same)}"
-
-
-@dataclass(frozen=True, config=STRICT, kw_only=True)
 class HeldBy(Claim):
     """An equation or a fact of partitions, which a test of this repository checks without training."""
 
@@ -227,7 +211,6 @@ class HeldBy(Claim):
 
 FORMS: Mapping[str, type[Claim]] = {
     "held_by": HeldBy,
-    "same": Same,
     "series": Series,
     "over": Contrast,
 }

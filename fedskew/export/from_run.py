@@ -2,12 +2,16 @@
 
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from client_app.memory import KEPT, MemoryLost, folder_of
 from client_app.memory import load as load_memory
-from client_app.models import build
+from client_app.models import Classifier, build
 from client_app.models.backbone import sha256_of
 from client_app.models.settings import of_hash
 from client_app.state import State, copy
@@ -25,13 +29,15 @@ from fedskew.export.model_folder import (
     read,
     site_file,
 )
-from fedskew.export.onnx_file import onnx_files, require_onnx
 from fedskew.formatting import site_names
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, best_checkpoint
 from server_app.keys import check_round
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder, write_text
 from strategies.core.server import AVERAGE
+
+ONNX_PACKAGES = ("onnx", "onnxscript")
+"""What torch.onnx needs to write a file."""
 
 
 class TrainedRun:
@@ -265,3 +271,67 @@ def make_room(output: Path) -> None:
     for file in present:
         if file.suffix in (".safetensors", ".onnx") and file.name != MODEL_FILE:
             file.unlink()
+
+
+# ---- ONNX ------------------------------------------------------------------------------------------------------------
+
+
+def require_onnx() -> None:
+    """Raise SettingError when a package is missing."""
+    missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
+    if missing:
+        rule = f"needs {' and '.join(missing)}"
+        remedy = "pip install 'fedskew[onnx]'"
+        raise SettingError("--onnx", True, rule, remedy=remedy)
+
+
+class FromPixels(nn.Module):
+    """The model with its normalization before it, so that no reader of the file has to know that."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: Classifier, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return (B, C) logits of images on the scale 0..1 (uint8 / 255), or of vectors as they are."""
+        logits_BC: Tensor = self.model((pixels - self.mean) / self.std)
+        return logits_BC
+
+
+def onnx_files(folder: ModelFolder) -> dict[Path, bytes]:
+    """Return model.onnx, or site-NAME.onnx for the whole model of each site, with what is to be written there.
+
+    The input `pixels` is (B, *shape), float32; the output `logits` (B, C).
+    """
+    about = folder.description
+    example = torch.zeros(2, *about.shape)
+    states = {"model.onnx": folder.shared}
+    if folder.sites:
+        states = {}
+        for name, private in folder.sites.items():
+            states[f"site-{name}.onnx"] = {**folder.shared, **private}
+
+    files = {}
+    for name, state in states.items():
+        folder.model.load_state_dict(state)
+        program = torch.onnx.export(
+            FromPixels(folder.model, *about.scale()).eval(),
+            (example,),
+            input_names=["pixels"],
+            output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            verbose=False,
+        )
+        assert program is not None  # as dynamo is True
+        described = about.metadata()
+        for key in described.keys() & {"input-columns", "medians"}:
+            program.model.metadata_props[key] = described[key]
+        # Serialized now: the program's weights are the model's own, which the next site's replace.
+        files[folder.path / name] = program.model_proto.SerializeToString()
+    return files

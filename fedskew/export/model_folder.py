@@ -6,6 +6,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from client_app import tensor_files
@@ -89,8 +90,8 @@ class Description:
             raise ValueError(f"architecture = {name!r:.100}: there is no such model")
         _ = self.class_names, self.model_settings
         channels = self.shape[0]
-        numbers = {len(self.means), len(self.stds)}
-        if not numbers <= {1, channels} or min(self.stds) <= 0:
+        means, stds = self.data.means, self.data.stds
+        if not {len(means), len(stds)} <= {1, channels} or min(stds) <= 0:
             scale = f"mean = {self.mean!r:.100}, std = {self.std!r:.100}"
             raise ValueError(f"{scale}: must fit {self.input_shape}")
         columns = {len(self.input_columns), len(self.medians)}
@@ -155,13 +156,12 @@ class Description:
         """(C, H, W), or (F,) for vectors."""
         return self.data.shape
 
-    @property
-    def means(self) -> tuple[float, ...]:
-        return self.data.means
-
-    @property
-    def stds(self) -> tuple[float, ...]:
-        return self.data.stds
+    def scale(self, device: str = "cpu") -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation by which inputs are normalized, as tensors beside a batch's inputs."""
+        per_channel = (-1, 1, 1) if len(self.shape) == 3 else (-1,)
+        mean = torch.tensor(self.data.means, device=device).view(per_channel)
+        std = torch.tensor(self.data.stds, device=device).view(per_channel)
+        return mean, std
 
 
 class ModelFolder:

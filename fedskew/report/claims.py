@@ -1,19 +1,21 @@
 """Verdicts on an experiment's claims: whether what a paper says of its rows holds in these runs.
 
-A claim becomes parts: numbers of rows, a difference between them by seed, and the margin that it must exceed. One rule
-judges the parts of all forms.
+A claim becomes parts: differences by seed, each with the margin that it must exceed. One rule judges the parts of all
+forms.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from fedskew.experiments.claims import Better, Claim, Contrast, HeldBy, Same, Series
+from fedskew.experiments.claims import Better, Claim, Contrast, HeldBy, Series
 from fedskew.formatting import p_value, plural
+from fedskew.report.differences import strata
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
@@ -34,12 +36,9 @@ from fedskew.report.inference import (
     seeds_to_decide,
     with_interval,
 )
-from fedskew.report.results import ExperimentResults, RowResults, SeedResult
+from fedskew.report.results import ExperimentResults, RowResults
 from fedskew.report.rounds_to_target import in_last_alone, no_level, rounding_of, rounds_sooner
-from fedskew.report.strata import strata
 
-HASH_DIGITS = 16
-"""Digits of a model's hash that a verdict shows."""
 SAYS = {
     "holds": "holds",
     "unclear": "not distinguishable",
@@ -59,7 +58,7 @@ class Margin:
     """One part of a claim in one seed, measured."""
 
     difference: float
-    strata: tuple[Strata | None, Strata | None] = (None, None)
+    strata: Sequence[Strata | None] = (None, None)
     """Test examples of the two numbers; None where there are none to draw, as of rounds."""
     rounding: float = 0.0
     """Standard deviation of what rounding adds to the difference: rounds are known up to the last evaluation."""
@@ -71,40 +70,19 @@ class Part:
 
     name: str
     by: float
-    rows: Sequence[RowResults]
-    """What is compared: rows by the claim's number, each in a column."""
-    measure: Callable[..., Margin | str]
-    """Takes one run of each of them, of one seed. Returns the difference, or why there never is one."""
+    columns: Sequence[str]
+    """Whose runs it takes."""
+    of_seed: Callable[[int], Margin | str]
+    """Returns the difference in a seed, or why there never is one: the empty text where a run is still to come."""
     names: tuple[str, str]
     """What seeds the bootstrap's draws: two rows have the interval that they have among the differences."""
-    by_curve: Sequence[str] = ()
-    """The rows that need no number in the round that is selected: theirs by round are looked at."""
-
-    @property
-    def columns(self) -> set[str]:
-        return {row.column for row in self.rows}
-
-    def of_seed(self, seed: int) -> Margin | str:
-        """Return the difference; why there never is one; the empty text where a run is still to come."""
-        runs = [row.of_seed(seed) for row in self.rows]
-        reasons = []
-        for row, run in zip(self.rows, runs, strict=True):
-            needs_number = row.row not in self.by_curve
-            reasons.append(why_never(row, seed) if run is None or needs_number else "")
-        if any(reasons) or None in runs:
-            return next(filter(None, reasons), "")
-        return self.measure(*runs)
 
     def over_seeds(self, margins: Mapping[int, Margin]) -> Estimate:
         """Return the difference from its margins by seed."""
-        differences = {}
-        examples = []
-        rounding = 0.0
-        for seed, margin in margins.items():
-            differences[seed] = margin.difference
-            examples.append(margin.strata)
-            rounding = max(rounding, margin.rounding)
-        return with_interval(differences, examples, self.names, self.by, rounding)
+        by_seed = {seed: margin.difference for seed, margin in margins.items()}
+        examples = [margin.strata for margin in margins.values()]
+        rounding = max(margin.rounding for margin in margins.values())
+        return with_interval(by_seed, examples, self.names, self.by, rounding)
 
 
 @dataclass(frozen=True)
@@ -152,15 +130,24 @@ class Verdict:
         return "points" if self.metric and in_percent(self.metric) else ""
 
     @property
-    def in_words(self) -> tuple[str, str, str]:
-        """The mean difference, its interval and the difference of every seed; empty where there is none."""
+    def in_words(self) -> tuple[str, str]:
+        """The mean difference and its interval; empty where there is none."""
         if not self.n:
-            return "", "", ""
-        found, metric = self.found, self.metric
-        effect = f"{signed(found.mean, metric)} {self.unit}".rstrip()
-        interval = ends_words(*found.ends, metric).strip()
-        seeds = [signed(value, metric) for value in found.by_seed.values()]
-        return effect, interval, ", ".join(seeds)
+            return "", ""
+        effect = f"{signed(self.found.mean, self.metric)} {self.unit}".rstrip()
+        return effect, ends_words(*self.found.ends, self.metric).strip()
+
+
+def claim_json(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict for other programs; the keys are public."""
+    entry: dict[str, Any] = {}
+    for key, value in asdict(verdict).items():
+        if key == "found":
+            entry |= {"by": value["margin"], "margins": value["by_seed"]}
+            entry |= {"estimate": verdict.found.mean, "interval": value["interval"]}
+        else:
+            entry[key] = value
+    return {**entry, "holds": verdict.holds, "n": verdict.n}
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:
@@ -187,47 +174,41 @@ def counted(statuses: Sequence[str], says: Mapping[str, str] = SAYS) -> list[str
 
 def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts with p-values that are corrected for how many there are (Holm 1979)."""
-    p_values = []
-    for verdict in verdicts:
-        p_values.append(None if verdict.status == "never" else verdict.found.p)
-    pairs = zip(verdicts, holm(p_values), strict=True)
-    return [replace(verdict, p_holm=p) for verdict, p in pairs]
+    p_values = [None if one.status == "never" else one.found.p for one in verdicts]
+    return [replace(one, p_holm=p) for one, p in zip(verdicts, holm(p_values), strict=True)]
 
 
 def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
     """Return the verdict on one claim, its p-value not corrected yet."""
     if isinstance(claim, HeldBy):
         return Verdict(claim, status="holds", why_not=f"in closed form; {claim.held_by} checks it")
-    if isinstance(claim, Same):
-        return judge_models(results, claim)
     columns = claim.columns or tuple(results.experiment.columns)
-    compared = Compared(results, claim, columns)
-    parts = compared.parts()
+    parts = parts_of(results, claim, columns)
     among = claim.in_columns or len(parts)
 
-    diverged, at_chance = compared.unfit()
-    sound = [part for part in parts if not diverged.keys() & part.columns]
-    fit = [part for part in sound if not at_chance.keys() & part.columns]
+    diverged, at_chance = unfit_columns(results, claim, columns)
+    sound = [part for part in parts if diverged.keys().isdisjoint(part.columns)]
+    fit = [part for part in sound if at_chance.keys().isdisjoint(part.columns)]
     # Parts that cannot count for the claim stay where it needs them: it can still be refuted there.
-    counted = next((some for some in (fit, sound) if len(some) >= among), parts)
+    judged = next((some for some in (fit, sound) if len(some) >= among), parts)
 
     complete: dict[int, list[Margin]] = {}
     reasons = []  # per incomplete seed; empty while one of its runs is unfinished
     for seed in results.seeds:
-        measured = [part.of_seed(seed) for part in counted]
+        measured = [part.of_seed(seed) for part in judged]
         margins = [margin for margin in measured if isinstance(margin, Margin)]
-        if len(margins) == len(counted):
+        if len(margins) == len(judged):
             complete[seed] = margins
         else:
-            known = [reason for reason in measured if isinstance(reason, str) and reason]
-            reasons.append(known[0] if known else "")
+            reasons.append(next((one for one in measured if one and isinstance(one, str)), ""))
     why_not = "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
     unfit = diverged | at_chance
-    metrics = {compared.metric_of(column) for column in columns}
+    shown = [compared(results, claim, claim.rows[0], column) for column in columns]
+    metrics = {row.metric for row in shown}
     verdict = Verdict(
         claim=claim,
         metric=metrics.pop() if len(metrics) == 1 else results.experiment.metric,
-        selection=compared.selection,
+        selection=shown[0].selection,
         columns=columns,
         status="never" if why_not else "open",
         unmeasured=len(reasons),
@@ -236,36 +217,12 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
         unfit="; ".join(f"{named(column)}{unfit[column]}" for column in columns if column in unfit),
     )
     if complete:
-        verdict = decided(verdict, counted, complete, among)
+        verdict = decided(verdict, judged, complete, among)
     if len(sound) < among:
         return replace(verdict, status="never")
     if verdict.status == "holds" and len(fit) < among:
         return replace(verdict, status="unclear")
     return verdict
-
-
-def judge_models(results: ExperimentResults, claim: Same) -> Verdict:
-    """Return whether each row has one model, to the bit, in all columns and seeds."""
-    statuses = []
-    sentences = []
-    for row in claim.same:
-        hashes = []
-        for cell in results.cells:
-            if cell.row == row:
-                summary = results.runs[cell.run.run_id].summary or {}
-                hashes.append(summary.get("model-hashes", {}).get(cell.deployed))
-        known = [code for code in hashes if code is not None]
-        number = len(set(known))
-        what = f"{number} models"
-        if number == 1:
-            what = f"one model, {known[0][:HASH_DIGITS]},"
-        sentences.append(f"{row}: {what} in {len(known)} of {len(hashes)} runs")
-        if number > 1:
-            statuses.append("fails")
-        elif not known or len(known) < len(hashes):
-            statuses.append("open")
-    status = min(statuses, default="holds")  # fails goes before open
-    return Verdict(claim, status=status, why_not="; ".join(sentences))
 
 
 def decided(
@@ -287,159 +244,133 @@ def decided(
         complete: by seed the margin of every part.
         among: how many parts the claim needs.
     """
-    estimates = []
+    estimates = {}
     for number, part in enumerate(parts):
         margins = {seed: of_seed[number] for seed, of_seed in complete.items()}
-        estimates.append(part.over_seeds(margins))
-    holds = [one.side for one in estimates].count("above") >= among
-    fails = not holds and sum(one.is_refuted for one in estimates) > len(parts) - among
+        estimates[part.name] = part.over_seeds(margins)
+    found = list(estimates.values())
+    holds = sum(one.side == "above" for one in found) >= among
+    fails = not holds and sum(one.is_refuted for one in found) > len(parts) - among
     status = "unclear"
     if holds or fails:
         status = "holds" if holds else "fails"
 
-    ends = []
-    for one in estimates:
-        end = one.ends[fails]  # the high one of a claim that fails
+    def how_low(name: str) -> tuple[bool, float]:
+        """Return where a part comes among the others, those that speak most for the claim first."""
+        one = estimates[name]
+        end = (
+            one.mean if one.interval is None else one.ends[fails]
+        )  # the high one of a claim that fails
         # Fewer than `among` parts are not refuted where it fails, so that the chosen one is refuted.
-        last = fails and one.is_refuted
-        ends.append((last, one.margin - (one.mean if one.interval is None else end)))
-    chosen = sorted(range(len(parts)), key=ends.__getitem__)[among - 1]
-    deciding = estimates[chosen]
-    interval = deciding.interval
-    if interval is not None:
-        interval = replace(interval, p=p_of_several(estimates, among))
+        return fails and one.is_refuted, one.margin - end
+
+    deciding = sorted(estimates, key=how_low)[among - 1]
+    shown = estimates[deciding]
+    if shown.interval is not None:
+        whole = replace(shown.interval, p=p_of_several(found, among))
+        shown = replace(shown, interval=whole)
 
     # It fails as soon as one part does, and holds once the last one does.
-    failing = [one for one in estimates if one.mean <= one.margin]
-    undecided = failing or [one for one in estimates if one.side == "unclear"]
-    needed = [] if holds or fails else [*map(seeds_to_decide, undecided)]
-    known = [number for number in needed if number is not None]
+    failing = [one for one in found if one.mean <= one.margin]
+    needed: list[int] = []
+    if not holds and not fails:
+        open_ones = failing or [one for one in found if one.side == "unclear"]
+        needed = [number for number in map(seeds_to_decide, open_ones) if number is not None]
     return replace(
         verdict,
         status=status,
-        deciding=parts[chosen].name,
-        found=replace(deciding, interval=interval),
-        above=len(estimates) - len(failing),
-        more_seeds=(min if failing else max)(known, default=None),
+        deciding=deciding,
+        found=shown,
+        above=len(found) - len(failing),
+        more_seeds=(min if failing else max)(needed, default=None),
     )
 
 
 # ---- the parts of each form ------------------------------------------------------------------------------------------
 
+Terms = Sequence[tuple[float, RowResults]]
+"""A weighted sum of rows' numbers, each in a column."""
 
-@dataclass(frozen=True)
-class Compared:
-    """What a claim compares: its rows by its number, in its columns."""
 
-    results: ExperimentResults
-    claim: Claim
-    columns: Sequence[str]
+def compared(results: ExperimentResults, claim: Claim, row: str, column: str) -> RowResults:
+    """Return a row in a column by the claim's number."""
+    metric = claim.series if isinstance(claim, Series) else claim.metric
+    return results.of(row, column, metric, claim.selection)
 
-    @property
-    def selection(self) -> str:
-        """The round that is compared."""
-        return self.claim.selection or self.results.experiment.selection
 
-    def metric_of(self, column: str) -> str:
-        """Return the number that is compared in a column."""
-        if isinstance(self.claim, Series):
-            return self.claim.series
-        return self.claim.metric or self.results.experiment.metric_of(column)
+def unfit_columns(
+    results: ExperimentResults, claim: Claim, columns: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return by column which rows diverged, and whether the one that should be better is no better than chance."""
+    diverged, at_chance = {}, {}
+    for column in columns:
+        rows = [compared(results, claim, row, column) for row in claim.rows]
+        found = ", ".join(row.divergence for row in rows if row.diverged)
+        if found:
+            diverged[column] = found
+        elif isinstance(claim, Better) and not claim.within and rows[0].at_chance:
+            better = rows[0]
+            at_chance[column] = f"{better.row} is no better than chance ({better.at_chance})"
+    return diverged, at_chance
 
-    def row(self, row: str, column: str) -> RowResults:
-        """Return a row in a column by that number."""
-        return self.results.of(row, column, self.metric_of(column), self.selection)
 
-    def unfit(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return by column which rows diverged, and whether the one that should be better is no better than chance."""
-        claim = self.claim
-        diverged, at_chance = {}, {}
-        for column in self.columns:
-            found = [self.row(row, column).divergence for row in claim.rows]
-            if any(found):
-                diverged[column] = ", ".join(filter(None, found))
-            elif isinstance(claim, Better) and not claim.within:
-                beside = self.row(claim.better, column).at_chance
-                if beside:
-                    at_chance[column] = f"{claim.better} is no better than chance ({beside})"
-        return diverged, at_chance
+def parts_of(results: ExperimentResults, claim: Claim, columns: Sequence[str]) -> list[Part]:
+    """Return the differences that the claim says to be above their margins."""
+    of = partial(compared, results, claim)
+    parts: list[Part] = []
+    if isinstance(claim, Contrast):
+        return contrast_parts(claim, columns, of)
+    for column in columns:
+        if isinstance(claim, Better):
+            better, than = (of(row, column) for row in claim.rows)
+            parts += better_parts(claim, better, than)
+        elif isinstance(claim, Series):
+            parts += series_parts(claim, of(claim.row, column))
+    return parts
 
-    def parts(self) -> list[Part]:
-        """Return the differences that the claim says to be above their margins."""
-        if isinstance(self.claim, Contrast):
-            return self.contrast(self.claim)
-        parts: list[Part] = []
-        for column in self.columns:
-            if isinstance(self.claim, Better):
-                parts += self.better(self.claim, column)
-            elif isinstance(self.claim, Series):
-                parts += self.series(self.claim, column)
-        return parts
 
-    def better(self, claim: Better, column: str) -> list[Part]:
-        """Return one column's difference of two rows; of equivalent rows both differences (two one-sided tests)."""
-        names = (claim.better, claim.than)
-        rows = [self.row(name, column) for name in names]
-        name = column or f"{claim.better} beside {claim.than}"
-        if not claim.within:
-            measure: Callable[..., Margin | str] = partial(weighted, (1.0, -1.0))
-            by_curve: Sequence[str] = ()
-            if claim.sooner:
-                measure = partial(sooner, claim)
-                by_curve = (claim.better,)  # without the number it is later than every round
-            elif claim.smoother:
-                measure = smoother
-            return [Part(name, claim.by, rows, measure, names, by_curve)]
+def better_parts(claim: Better, better: RowResults, than: RowResults) -> list[Part]:
+    """Return one column's difference of two rows; of equivalent rows both differences (two one-sided tests)."""
+    if claim.within:
         parts = []
-        for better, than in (rows, rows[::-1]):
-            side = f"{better.row} no more than {claim.within:g} below {than.row}"
-            terms = [(1.0, better), (-1.0, than)]
-            parts.append(self.sum(f"{named(column)}{side}", -claim.within, terms))
+        for higher, lower in ((better, than), (than, better)):
+            side = f"{higher.row} no more than {claim.within:g} below {lower.row}"
+            name = named(better.column) + side
+            parts.append(sum_part(claim, name, -claim.within, [(1.0, higher), (-1.0, lower)]))
         return parts
+    of_seed: Callable[[int], Margin | str] = partial(weighted, [(1.0, better), (-1.0, than)])
+    if claim.sooner:
+        of_seed = partial(sooner, claim.times, better, than)
+    elif claim.smoother:
+        of_seed = partial(smoother, better, than)
+    name = better.column or f"{claim.better} beside {claim.than}"
+    return [Part(name, claim.by, [better.column], of_seed, (claim.better, claim.than))]
 
-    def sum(self, name: str, by: float, terms: Sequence[tuple[float, RowResults]]) -> Part:
-        """Return a weighted sum of numbers as a part."""
-        weights = []
-        rows = []
-        for weight, row in terms:
-            weights.append(weight)
-            rows.append(row)
-        names = (" ".join(self.claim.rows), name)
-        return Part(name, by, rows, partial(weighted, weights), names)
 
-    def contrast(self, claim: Contrast) -> list[Part]:
-        """Return what a shape over the columns asks of every row, or of its difference from another one."""
-        parts = []
-        for row in claim.over:
-            for name, by, weights in shape_of(claim, self.columns):
-                terms = []
-                for column, weight in weights.items():
-                    if weight and claim.than:
-                        terms.append((-weight, self.row(claim.than, column)))
-                    if weight:
-                        terms.append((weight, self.row(row, column)))
-                # The number that is above comes first, as in a difference of two rows.
-                terms.sort(key=lambda term: -term[0])
-                beside = f" minus {claim.than}" if claim.than else ""
-                parts.append(self.sum(f"{row}{beside}: {name}", by, terms))
-        return parts
+def sum_part(claim: Claim, name: str, by: float, terms: Terms) -> Part:
+    """Return a weighted sum of numbers as a part."""
+    columns = [row.column for _, row in terms]
+    return Part(name, by, columns, partial(weighted, terms), (" ".join(claim.rows), name))
 
-    def series(self, claim: Series, column: str) -> list[Part]:
-        """Return what a number by round stays below, by how much it falls, and what it stays above."""
-        sides = {}
-        if claim.below is not None:
-            sides["below"] = f"below {claim.below:g} from round {claim.by_round} on"
-        if claim.falls:
-            sides["falls"] = "falls"
-        if claim.stays_above is not None:
-            sides["above"] = f"above {claim.stays_above:g}"
-        parts = []
-        for side, what in sides.items():
-            name = f"{named(column)}{words(claim.series)} {what}"
-            measure = partial(series_margin, claim, side)
-            row = self.row(claim.row, column)
-            parts.append(Part(name, 0.0, [row], measure, (claim.row, name), (claim.row,)))
-        return parts
+
+def contrast_parts(
+    claim: Contrast, columns: Sequence[str], of: Callable[[str, str], RowResults]
+) -> list[Part]:
+    """Return what a shape over the columns asks of every row, or of its difference from another one."""
+    parts = []
+    for row in claim.over:
+        for name, by, weights in shape_of(claim, columns):
+            terms = []
+            for column, weight in weights.items():
+                if weight and claim.than:
+                    terms.append((-weight, of(claim.than, column)))
+                if weight:
+                    terms.append((weight, of(row, column)))
+            # The number that is above comes first, as in a difference of two rows.
+            terms.sort(key=lambda term: -term[0])
+            beside = f" minus {claim.than}" if claim.than else ""
+            parts.append(sum_part(claim, f"{row}{beside}: {name}", by, terms))
+    return parts
 
 
 Sums = list[tuple[str, float, dict[str, float]]]
@@ -475,38 +406,76 @@ def shape_of(claim: Contrast, columns: Sequence[str]) -> Sums:
     return shape
 
 
+def series_parts(claim: Series, row: RowResults) -> list[Part]:
+    """Return what a number by round stays below, by how much it falls, and what it stays above."""
+    sides: dict[str, Callable[[Mapping[int, float]], float]] = {}
+    if claim.below is not None:
+        below = claim.below
+        sides[f"below {below:g} from round {claim.by_round} on"] = lambda by_round: (
+            below - max(value for round, value in by_round.items() if round >= claim.by_round)
+        )
+    if claim.falls:
+        sides["falls"] = lambda by_round: by_round[min(by_round)] - by_round[max(by_round)]
+    if claim.stays_above is not None:
+        above = claim.stays_above
+        sides[f"above {above:g}"] = lambda by_round: min(by_round.values()) - above
+    parts = []
+    for what, side in sides.items():
+        name = f"{named(row.column)}{words(claim.series)} {what}"
+        of_seed = partial(series_margin, side, claim.by_round, row)
+        parts.append(Part(name, 0.0, [row.column], of_seed, (claim.row, name)))
+    return parts
+
+
 # ---- the difference of one seed --------------------------------------------------------------------------------------
 
 
-def weighted(weights: Sequence[float], *runs: SeedResult) -> Margin:
-    """Return a weighted sum of the runs' numbers."""
+def weighted(terms: Terms, seed: int) -> Margin | str:
+    """Return a weighted sum of the rows' numbers."""
     values = []
-    for weight, run in zip(weights, runs, strict=True):
-        assert run.number is not None  # a part asks `why_never` before
-        values.append(weight * run.number)
+    reasons = []
+    for weight, row in terms:
+        reason = why_never(row, seed)
+        number = row.numbers.get(seed)
+        if reason or number is None:
+            reasons.append(reason)
+        else:
+            values.append(weight * number)
+    if reasons:
+        return next(filter(None, reasons), "")
     total = math.fsum(values)
     # The test examples are known to add to a plain difference of two numbers alone.
-    if [*weights] != [1.0, -1.0]:
+    if [weight for weight, _ in terms] != [1.0, -1.0]:
         return Margin(total)
-    better, than = runs
-    return Margin(total, (strata(better), strata(than)))
+    runs = [run for _, row in terms for run in row.runs if run.seed == seed]
+    return Margin(total, [*map(strata, runs)])
 
 
-def sooner(claim: Better, better: SeedResult, than: SeedResult) -> Margin | str:
-    """Return by how many rounds a run is sooner than another one at the other's number."""
-    reason = no_level(than)
+def sooner(times: float, better: RowResults, than: RowResults, seed: int) -> Margin | str:
+    """Return by how many rounds a row is sooner than another one at the other's number.
+
+    Without that number it is later than every round.
+    """
+    ours, theirs = better.of_seed(seed), than.of_seed(seed)
+    absent = why_absent(better, seed) or why_never(than, seed)
+    if absent or ours is None or theirs is None:
+        return absent
+    reason = no_level(theirs)
     if reason:
-        return f"{claim.than}'s {words(than.metric)} {reason}: nothing can be sooner there"
-    if in_last_alone(better, than):
-        return f"{claim.better} has a model in the last round alone"
-    rounds = rounds_sooner(better, than, claim.times)
-    return Margin(rounds, rounding=rounding_of(better, than, claim.times))
+        return f"{than.row}'s {words(than.metric)} {reason}: nothing can be sooner there"
+    if in_last_alone(ours, theirs):
+        return f"{better.row} has a model in the last round alone"
+    rounding = rounding_of(ours, theirs, times)
+    return Margin(rounds_sooner(ours, theirs, times), rounding=rounding)
 
 
-def smoother(better: SeedResult, than: SeedResult) -> Margin | str:
-    """Return by how much less a run's number changes between evaluated rounds, in the second half of them."""
+def smoother(better: RowResults, than: RowResults, seed: int) -> Margin | str:
+    """Return by how much less a row's number changes between evaluated rounds, in the second half of them."""
     changes = []
-    for run in (than, better):
+    for row in (than, better):
+        run = row.of_seed(seed)
+        if run is None or run.number is None:
+            return why_never(better, seed) or why_never(than, seed)
         values = [*run.by_round.values()]
         if not 4 <= len(values) == len(run.points):
             return "a curve has fewer than four evaluated rounds, or gaps"
@@ -515,33 +484,38 @@ def smoother(better: SeedResult, than: SeedResult) -> Margin | str:
     return Margin(changes[0] - changes[1])
 
 
-def series_margin(claim: Series, side: str, run: SeedResult) -> Margin | str:
-    """Return how far a number by round is on the right side of one of its bounds: below, falls or above."""
+def series_margin(
+    side: Callable[[Mapping[int, float]], float], since: int, row: RowResults, seed: int
+) -> Margin | str:
+    """Return how far a number by round is on the right side of a bound; a round from `since` on must have it."""
+    run = row.of_seed(seed)
+    if run is None:
+        return why_absent(row, seed)
     by_round = {}  # as recorded, a share from 0 to 1: a bound says 0.3, not 30
     for point in run.points:
-        value = run.value(point, claim.series)
+        value = run.value(point, row.metric)
         if value is not None:
             by_round[point.round] = value
-    values = [*by_round.values()]
-    late = [value for round, value in by_round.items() if round >= claim.by_round]
-    if len(values) < 2 or not late:
-        return f"{claim.row}'s records have no {words(claim.series)} by round"
-    if side == "below" and claim.below is not None:
-        return Margin(claim.below - max(late))
-    if side == "above" and claim.stays_above is not None:
-        return Margin(min(values) - claim.stays_above)
-    return Margin(values[0] - values[-1])
+    if len(by_round) < 2 or max(by_round) < since:
+        return f"{row.row}'s records have no {words(row.metric)} by round"
+    return Margin(side(by_round))
 
 
-def why_never(row: RowResults, seed: int) -> str:
-    """Return why a row can never have its number; "" if it has one, or while its run is unfinished."""
+def why_absent(row: RowResults, seed: int) -> str:
+    """Return why a row never has a finished run; "" if it has one, or while its run is unfinished."""
     if seed in row.diverged:
         return f"{row.row} diverged in round {row.diverged[seed]['round']}"
     if seed in row.lacking:
         return f"{row.row}'s finished run has no model {row.lacking[seed]}"
+    return ""
+
+
+def why_never(row: RowResults, seed: int) -> str:
+    """Return why a row can never have its number; "" if it has one, or while its run is unfinished."""
+    absent = why_absent(row, seed)
     run = row.of_seed(seed)
-    if run is None or run.number is not None:
-        return ""
+    if absent or run is None or run.number is not None:
+        return absent
     if not run.selected:
         rounds = plural(len(run.points), "evaluated round")
         return f"{row.row} has {rounds}: no {SELECTION_WORDS[row.selection]}"
@@ -572,31 +546,30 @@ def claims_table(results: ExperimentResults, verdicts: Sequence[Verdict]) -> Tab
         TableCell("p", "paired t-test, Holm" if len(verdicts) > 1 else "paired t-test"),
     ]
     columns = list(results.experiment.columns)
-    rows = [claim_row(number, verdict, columns) for number, verdict in enumerate(verdicts, 1)]
+    rows = []
+    for number, verdict in enumerate(verdicts, 1):
+        details = [f"in {verdict.holds} of {plural(verdict.n, 'seed')}" if verdict.n else ""]
+        if verdict.unmeasured and verdict.status != "never":
+            later = "cannot be" if verdict.why_not else "not measured yet"
+            details.append(f"{verdict.unmeasured} {later}")
+        beside = ", ".join(filter(None, [*details, verdict.unfit])) or verdict.why_not
+        found = verdict.found
+        seeds = [signed(value, verdict.metric) for value in found.by_seed.values()]
+        p = TableCell(NONE, "one seed" if verdict.n == 1 else "")
+        if found.interval is not None and verdict.p_holm is not None:
+            p = TableCell(p_value(verdict.p_holm), f"over {found.interval.resampled}")
+        row = [
+            TableCell(f"{number}. {verdict.claim.says}", claim_in_words(verdict, columns)),
+            TableCell(SAYS[verdict.status], beside, strong=verdict.status == "holds"),
+            TableCell(
+                " ".join(verdict.in_words).strip() or NONE,
+                f"seeds: {', '.join(seeds)}" if verdict.n > 1 else "",
+            ),
+            p,
+        ]
+        rows.append(row)
     caption = "Each claim, its verdict, and the difference that it is about."
     return Table(caption, headings, rows, wordy=True)
-
-
-def claim_row(number: int, verdict: Verdict, columns: Sequence[str]) -> list[TableCell]:
-    """Return the table row of one claim, of an experiment with these columns."""
-    effect, ends, by_seed = verdict.in_words
-    details = [verdict.unfit]
-    if verdict.unmeasured and verdict.status != "never":
-        later = "cannot be" if verdict.why_not else "not measured yet"
-        details.insert(0, f"{verdict.unmeasured} {later}")
-    if effect:
-        details.insert(0, f"in {verdict.holds} of {plural(verdict.n, 'seed')}")
-    beside = ", ".join(filter(None, details)) or verdict.why_not
-    p = TableCell(NONE, "one seed" if verdict.n == 1 else "")
-    interval = verdict.found.interval
-    if interval is not None and verdict.p_holm is not None:
-        p = TableCell(p_value(verdict.p_holm), f"over {interval.resampled}")
-    return [
-        TableCell(f"{number}. {verdict.claim.says}", claim_in_words(verdict, columns)),
-        TableCell(SAYS[verdict.status], beside, strong=verdict.status == "holds"),
-        TableCell(f"{effect} {ends}".strip() or NONE, f"seeds: {by_seed}" if verdict.n > 1 else ""),
-        p,
-    ]
 
 
 def claim_in_words(verdict: Verdict, columns: Sequence[str]) -> str:

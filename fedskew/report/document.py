@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from fedskew.report.tables import (
     main_table,
     number_table,
     of_columns,
-    ranking_tables,
-    recall_tables,
+    ranking_table,
+    recall_table,
     selection_table,
     tuning_table,
 )
@@ -44,17 +45,16 @@ CLAIMS = (
 )
 REACH = (
     "Counted in evaluated rounds. Rows that differ only in what is deployed share one training; its bytes count whole. "
-    "The row that is to be reached has its number in the round that is selected; a speed-up is over the round in which "
-    "it first had it. A row that ends below that number has no speed-up: it had the number and lost it again."
+    "The row that is to be reached has its number in the round that is selected. A row that ends below that number had "
+    "it and lost it again."
 )
 SELECTED = (
     "The best test round is chosen on the test set itself, which nobody could do in earnest; the means are over the "
     "last evaluated rounds. The best round kept is the one that the setting keep-best chose on validation data."
 )
 CLIENTS = (
-    "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. In the "
-    "figure a bar marks the mean, a circle the worst decile, which is the mean of the lowest tenth of the clients; "
-    "with few clients, the worst one."
+    "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. The worst "
+    "decile is the mean of the lowest tenth of the clients. In the figure a bar marks the mean."
 )
 CURVES = (
     "Lines are means over seeds; bands, of up to three rows, reach from the lowest to the highest. The table has the "
@@ -177,8 +177,11 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
     claims = [claims_table(results, verdicts)] if verdicts else []
     reach = [reach_table(results)] if len(results.experiment.rows) > 1 else []
     about_curves = CURVES.format(selected=SELECTION_WORDS[results.experiment.selection])
-    of_clients = [*numbers("over the clients, in percent.", SPREAD), *client_tables(results)]
-    of_classes = [*numbers("recall by shot group in percent.", GROUPS), *recall_tables(results)]
+    of_clients = numbers("over the clients, in percent.", SPREAD)
+    of_clients += chain.from_iterable(map(client_tables, results.columns))
+    of_classes = numbers("recall by shot group in percent.", GROUPS)
+    of_classes += of_columns(results, recall_table)
+    ranking = of_columns(results, ranking_table)
     compared = of_columns(results, difference_table)
     tuned = of_columns(results, partial(tuning_table, results))
     selected = of_columns(results, selection_table)
@@ -191,7 +194,7 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
         Section("reach", "Rounds and bytes", REACH, reach),
         Section("selections", "Every way to choose the round", SELECTED, selected),
         Section("classes", "Classes", "", of_classes),
-        Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(results)),
+        Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking),
         Section("clients", "Clients", CLIENTS, of_clients),
         Section("calibration", "Calibration", ABOUT_CALIBRATION, calibration),
         Section("time", "Time", TIME, of_columns(results, time_table)),
@@ -331,45 +334,25 @@ def span(values: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def seconds_of(runs: Sequence[Run]) -> dict[str, float]:
-    """Return mean seconds per round by PARTS over runs.
+def time_table(column: ColumnResults) -> Table:
+    """Return seconds per round by what they went into.
 
     Clients' own time is divided by the processes that shared it, which is exact when all were equally busy.
     """
-    by_run = []
-    for run in runs:
+    lines = []
+    for row in column.measured:
         by_round = []
-        for record in run.records:
+        for record in chain.from_iterable(run.run.records for run in row.runs):
             seconds = record.seconds
             work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
             rest = seconds.round - work - seconds.server - seconds.evaluation
             by_round.append((work, seconds.server, seconds.evaluation, max(0.0, rest)))
-        by_run.append(np.mean(by_round, axis=0))
-    return dict(zip(PARTS, np.mean(by_run, axis=0).tolist(), strict=True))
-
-
-def seconds_by_training(column: ColumnResults) -> dict[str, dict[str, float]]:
-    """Return the seconds per round of a column's trainings, by the rows that each serves: one run per seed."""
-    rows_of: dict[str, list[str]] = {}
-    runs: dict[str, Run] = {}
-    for measured in column.runs:
-        name = measured.run.name
-        runs[name] = measured.run
-        rows_of.setdefault(name, []).append(measured.cell.row)
-    by_rows: dict[str, list[Run]] = {}
-    for name, rows in rows_of.items():
-        by_rows.setdefault(", ".join(rows), []).append(runs[name])
-    return {rows: seconds_of(group) for rows, group in by_rows.items()}
-
-
-def time_table(column: ColumnResults) -> Table:
-    """Return seconds per round by what they went into."""
-    lines = []
-    for rows, seconds in seconds_by_training(column).items():
-        values = [*seconds.values(), sum(seconds.values())]
-        lines.append([rows, *(f"{value:.3f}" for value in values)])
-    caption = "seconds a round, mean over rounds and seeds; one training a row."
-    return table(caption, ("training", *PARTS, "round"), lines)
+        means = np.mean(by_round, axis=0)
+        lines.append([row.row, *(f"{value:.3f}" for value in (*means, means.sum()))])
+    caption = (
+        "seconds a round, mean over rounds and seeds; rows that share a training share its time."
+    )
+    return table(caption, ("method", *PARTS, "round"), lines)
 
 
 def runs_table(results: ExperimentResults) -> Table:

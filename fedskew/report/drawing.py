@@ -1,4 +1,4 @@
-"""A figure of one panel: five ways to draw one, and its file as SVG, PDF or PNG."""
+"""A figure of one panel: four ways to draw one, and its file as SVG, PDF or PNG."""
 
 import io
 import re
@@ -267,22 +267,16 @@ def ticks(names: Sequence[str], most: int) -> tuple[range, list[str]]:
     return places, [textwrap.shorten(names[place], 16, placeholder="...") for place in places]
 
 
-def strip(by_row: Mapping[str, Floats], x: str, lowest: str) -> Figure | None:
-    """Return a dot per client, a bar at the mean and a circle at the mean of the lowest tenth; None without rows.
+def strip(by_row: Mapping[str, Floats], x: str) -> Figure | None:
+    """Return a dot per client and a bar at the mean; None without rows.
 
     Args:
         by_row: the values (seeds, clients), NaN for a client without one.
         x: label of the axis.
-        lowest: what the lowest tenth is, in words: one client at least.
     """
     if not by_row:
         return None
-    means = {}
-    lows = {}
-    for row, values_SK in by_row.items():
-        tenth = max(1, values_SK.shape[1] // 10)
-        means[row] = float(np.nanmean(values_SK))
-        lows[row] = float(np.nanmean(np.sort(values_SK, axis=1)[:, :tenth]))  # NaN is last
+    means = {row: float(np.nanmean(values_SK)) for row, values_SK in by_row.items()}
 
     def draw(axes: Axes) -> None:
         for y, (row, values_SK) in enumerate(by_row.items()):
@@ -298,41 +292,8 @@ def strip(by_row: Mapping[str, Floats], x: str, lowest: str) -> Figure | None:
                 linewidth=0,
             )
             axes.vlines(means[row], y - 0.4, y + 0.4, color=INK, linewidth=2)
-            axes.scatter(
-                lows[row],
-                y,
-                s=70,
-                facecolor="none",
-                edgecolor=INK,
-                zorder=3,
-            )
         set_rows(axes, list(by_row))
         axes.set_xlabel(x)
 
-    numbers = [f"{row} mean {means[row]:.1f}, {lowest} {lows[row]:.1f}" for row in by_row]
-    return Figure(f"{x}: {'; '.join(numbers)}.", draw, 0.34 * len(by_row) + 1.0)
-
-
-def bars(by_row: Mapping[str, Mapping[str, float]], x: str) -> Figure | None:
-    """Return a bar of parts per row; None without rows."""
-    if not by_row:
-        return None
-
-    def draw(axes: Axes) -> None:
-        rows = [list(of_row.values()) for of_row in by_row.values()]
-        parts_RP = np.array(rows)
-        ends_RP = parts_RP.cumsum(axis=1)
-        for number, part in enumerate(next(iter(by_row.values()))):
-            widths_R = parts_RP[:, number]
-            axes.barh(
-                range(len(by_row)),
-                widths_R,
-                left=ends_RP[:, number] - widths_R,
-                color=COLORS[number + 1],
-                label=part,
-            )
-        set_rows(axes, list(by_row))
-        axes.set_xlabel(x)
-
-    totals = "; ".join(f"{row} {sum(of_row.values()):.2g}" for row, of_row in by_row.items())
-    return Figure(f"{x}: {totals}.", draw, 0.34 * len(by_row) + 1.3)
+    numbers = ", ".join(f"{row} {mean:.1f}" for row, mean in means.items())
+    return Figure(f"{x}: mean {numbers}.", draw, 0.34 * len(by_row) + 1.0)

@@ -7,28 +7,23 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.calibration import calibration_curve
 from sklearn.metrics import precision_recall_curve, roc_curve
 
-from client_app.metrics import BINS
 from client_app.ranking import margins
 from fedskew.report.claims import Verdict
 from fedskew.report.differences import differences
-from fedskew.report.document import Document, seconds_by_training
-from fedskew.report.drawing import Effect, Figure, Points, bars, forest, lines, matrix, strip
+from fedskew.report.document import Document
+from fedskew.report.drawing import Effect, Figure, Points, forest, lines, matrix, strip
 from fedskew.report.format import first_upper, in_percent, words, words_and_unit
 from fedskew.report.inference import Floats
 from fedskew.report.results import ColumnResults, RowResults, SeedResult
 from fedskew.report.rounds_to_target import bytes_until
 from fedskew.report.runs import slug
-from fedskew.report.tables import class_names, has_decile, vectors
+from fedskew.report.tables import vectors
 
-LEAST_ROUNDS = 3
-"""Evaluated rounds from which on a figure of recalls by round says more than the table."""
 GRID = np.linspace(0, 1, 201)
 """The rates at which curves of seeds and classes are averaged."""
 OfColumn = Callable[[ColumnResults], Figure | None]
-OfRow = Callable[[RowResults], Figure | None]
 
 
 def figures(document: Document) -> dict[str, Figure]:
@@ -51,8 +46,6 @@ def panels(document: Document) -> Iterator[tuple[str, str, Figure | None]]:
     yield "claims", "Claims", claims(document.verdicts, "points")
     yield "claims rounds", "Claims", claims(document.verdicts, "rounds")
     results = document.results
-    # Classes have no names where columns have different ones.
-    by_row = OF_ROW if class_names(results) else {}
     for column in results.columns:
         name = column.name
         for key, (shown, of_column) in OF_COLUMN.items():
@@ -60,9 +53,9 @@ def panels(document: Document) -> Iterator[tuple[str, str, Figure | None]]:
         for metric in results.experiment.series:
             title = f"{first_upper(words(metric))}: {name}"
             yield f"curves {metric} {name}", title, curves(column, metric)
-        for key, (shown, of_row) in by_row.items():
-            for row in column.rows:
-                yield f"{key} {name} {row.row}", f"{shown}: {column.titled(row.row)}", of_row(row)
+        for row in column.rows:
+            key = f"ranking confusion of the classes {name} {row.row}"
+            yield key, f"Confusion of the classes: {column.titled(row.row)}", confusion(row)
 
 
 def claims(verdicts: Sequence[Verdict], unit: str) -> Figure | None:
@@ -119,27 +112,6 @@ def curves(column: ColumnResults, metric: str = "", by_bytes: bool = False) -> F
     return lines(by_row, x, words_and_unit(metric), dotted=dotted)
 
 
-def recall_by_round(row: RowResults) -> Figure | None:
-    """Return the recall of every class in each evaluated round, a mean over the seeds."""
-    of_round: dict[int, list[Sequence[float]]] = {}
-    for run in row.runs:
-        for point in run.points:
-            of_round.setdefault(point.round, []).append(point.numbers.recall)
-    if len(of_round) < LEAST_ROUNDS:
-        return None
-    names = row.runs[0].run.settings.data.class_names
-    means_RC = [np.mean(recalls, axis=0) for recalls in of_round.values()]
-    recall_CR = np.array(means_RC).T
-    alt = f"In the last round in percent: {in_words(names, recall_CR[:, -1])}."
-    rounds = list(map(str, of_round))
-    return matrix(recall_CR, names, rounds, ("class", "round"), alt)
-
-
-def in_words(names: Sequence[str], shares: Floats) -> str:
-    """Return shares in percent by name."""
-    return ", ".join(f"{name} {100 * share:.0f}" for name, share in zip(names, shares, strict=True))
-
-
 def confusion(row: RowResults) -> Figure | None:
     """Return of every class the share predicted as each: the confusion matrices of the last round, over all seeds."""
     matrices = [run.points[-1].numbers.confusion for run in row.runs]
@@ -149,7 +121,8 @@ def confusion(row: RowResults) -> Figure | None:
     counts_CC = np.sum(np.array(matrices), axis=0)
     samples_C1 = counts_CC.sum(1, keepdims=True)
     shares_CC = counts_CC / np.maximum(samples_C1, 1)
-    alt = f"Percent predicted rightly: {in_words(names, shares_CC.diagonal())}."
+    rightly = zip(names, shares_CC.diagonal(), strict=True)
+    alt = f"Percent predicted rightly: {', '.join(f'{name} {100 * share:.0f}' for name, share in rightly)}."
     labels = ("true class", "predicted")
     return matrix(shares_CC, names, names, labels, alt, percent=True)
 
@@ -179,13 +152,7 @@ def spread(column: ColumnResults) -> Figure | None:
         shares_SK = vectors(row, key)
         if shares_SK is not None and not np.isnan(shares_SK).all():
             by_row[row.row] = 100 * shares_SK
-    lowest = "worst decile" if has_decile(column) else "worst client"
-    return strip(by_row, f"{words(key)}, %", lowest)
-
-
-def time(column: ColumnResults) -> Figure | None:
-    """Return seconds per round by what they went into."""
-    return bars(seconds_by_training(column), "seconds a round")
+    return strip(by_row, f"{words(key)}, %")
 
 
 Curve = Callable[[NDArray[np.bool_], Floats], Floats]
@@ -244,43 +211,13 @@ def precision_by_recall(column: ColumnResults) -> Figure | None:
     return lines(by_row, "recall, %", "precision, %", at=50)
 
 
-def reliability(column: ColumnResults) -> Figure | None:
-    """Return the share of right predictions by confidence: on the dotted line a model is calibrated, below it too sure.
-
-    Confidence is the highest class probability (Guo et al., 2017).
-    """
-    by_row = {row.row: reliability_of(row.runs) for row in column.rows}
-    diagonal = ([0, 100], [0, 100], "calibrated")
-    return lines(by_row, "confidence, %", "predicted rightly, %", at=90, dotted=diagonal)
-
-
-def reliability_of(runs: Sequence[SeedResult]) -> Points:
-    """Return mean confidence and share predicted rightly in percent by bin of confidence, over all seeds' samples."""
-    kept = [run.predictions for run in runs if run.predictions is not None]
-    if not kept or len(kept) < len(runs):
-        return None
-    log_NC = np.concatenate([predictions.log_probabilities_NC for predictions in kept])
-    labels_N = np.concatenate([predictions.labels_N for predictions in kept])
-    highest_N = np.minimum(log_NC.max(1), 0)  # rounding can leave it above the logarithm of 1
-    right_N = log_NC.argmax(1) == labels_N
-    right_B, mean_B = calibration_curve(right_N, np.exp(highest_N), n_bins=BINS)
-    return 100 * mean_B, 100 * right_B
-
-
 OF_COLUMN: Mapping[str, tuple[str, OfColumn]] = {
     "differences": ("Differences", effects),
     "curves": ("By round", curves),
     "reach": ("By bytes", partial(curves, by_bytes=True)),
     "ranking": ("ROC", roc),
     "ranking precision by recall": ("Precision by recall", precision_by_recall),
-    "calibration": ("Reliability", reliability),
     "clients": ("Who holds what", partition),
     "clients spread over the clients": ("Spread over the clients", spread),
-    "time": ("Time", time),
 }
 """The figures of a column: the section's key with what makes the name unique there; title and function."""
-OF_ROW: Mapping[str, tuple[str, OfRow]] = {
-    "classes": ("Recall by round", recall_by_round),
-    "ranking confusion of the classes": ("Confusion of the classes", confusion),
-}
-"""The figures of a row in a column."""

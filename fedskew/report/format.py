@@ -1,9 +1,10 @@
-"""Units, numbers and words of the report, and what a table holds; text.py and page.py lay it out."""
+"""Units, numbers and words of the report, and what a table holds; render.py lays it out."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedskew.report.inference import Estimate
 from server_app.record import BY_CLASS
 from strategies import SERVER_METHODS
 from strategies.core.server import Unit
@@ -124,6 +125,14 @@ def signed(number: float, metric: str = "") -> str:
     """Return a number with its sign."""
     sign = "+" if number >= 0 else ""  # `plain` writes the minus
     return sign + plain(number, metric)
+
+
+def spread_words(found: Estimate | None, metric: str = "") -> str:
+    """Return mean and standard deviation."""
+    if found is None:
+        return NONE
+    mean = plain(found.mean, metric)
+    return mean if found.sd is None else f"{mean} ± {plain(found.sd, metric)}"
 
 
 def ends_words(low: float, high: float, metric: str = "") -> str:

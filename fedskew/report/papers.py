@@ -1,4 +1,4 @@
-"""What the papers say, with verdicts: as Markdown, as one HTML page, as JSON, and for a terminal.
+"""What the papers say, with verdicts: as Markdown, as JSON, and for a terminal.
 
 A paper's claims are those of its entries in a file of experiments. On a laptop they are measured on smaller editions.
 """
@@ -20,8 +20,15 @@ from fedskew.experiments.experiments import (
     file_of_suite,
 )
 from fedskew.formatting import escaped, p_value
-from fedskew.report.claims import SAYS, Verdict, corrected, counted, judge_claim
-from fedskew.report.format import NONE, Table, TableCell, first_upper, plain, table
+from fedskew.report.claims import (
+    SAYS,
+    Verdict,
+    claim_json,
+    corrected,
+    counted,
+    judge_claim,
+)
+from fedskew.report.format import NONE, TableCell, plain, table
 from fedskew.report.inference import is_significant
 from fedskew.report.kept_records import kept_run, origins
 from fedskew.report.render import rendered
@@ -56,22 +63,27 @@ class Statement:
     verdict: Verdict
 
     @property
+    def needs_too_many_seeds(self) -> bool:
+        return (self.verdict.more_seeds or 0) > MOST_SEEDS
+
+    @property
     def status(self) -> str:
         """A key of WORDS."""
-        return "never" if (self.verdict.more_seeds or 0) > MOST_SEEDS else self.verdict.status
+        return "never" if self.needs_too_many_seeds else self.verdict.status
 
     @property
     def in_words(self) -> str:
         """The verdict with its reason."""
         verdict = self.verdict
-        reasons = [verdict.why_not, verdict.unfit]
-        if (verdict.more_seeds or 0) > MOST_SEEDS:
-            reasons.append(f"over {MOST_SEEDS} seeds")
+        seeds = ""
+        if self.needs_too_many_seeds:
+            seeds = f"over {MOST_SEEDS} seeds"
         elif verdict.more_seeds is not None:
-            reasons.append(f"{verdict.more_seeds} seeds")
+            seeds = f"{verdict.more_seeds} seeds"
         elif verdict.status == "unclear":
-            reasons.append("one seed says nothing of others")
-        return ": ".join(filter(None, [WORDS[self.status], "; ".join(filter(None, reasons))]))
+            seeds = "one seed says nothing of others"
+        reasons = "; ".join(filter(None, [verdict.why_not, verdict.unfit, seeds]))
+        return ": ".join(filter(None, [WORDS[self.status], reasons]))
 
     @property
     def lost(self) -> str:
@@ -83,7 +95,7 @@ class Statement:
     def cells(self) -> list[TableCell]:
         """The row of the paper's table, by HEADINGS."""
         verdict = self.verdict
-        here, interval, _ = verdict.in_words
+        here, interval = verdict.in_words
         if verdict.found.margin:
             here += f" (claimed: above {plain(verdict.found.margin, verdict.metric)})"
         if verdict.p_holm is not None and verdict.p_holm < 1:
@@ -99,27 +111,6 @@ class Statement:
             TableCell(interval or NONE),
             TableCell(self.in_words),
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it for other programs."""
-        verdict, found = self.verdict, self.verdict.found
-        return {
-            "entry": self.paper.name,
-            "paper": self.paper.paper,
-            "says": verdict.claim.says,
-            "number": verdict.claim.number,
-            "status": self.status,
-            "verdict": self.in_words,
-            "estimate": found.mean if found.n else None,
-            "margin": found.margin,
-            "unit": verdict.unit,
-            "interval": list(found.ends) if found.interval else None,
-            "p-holm": verdict.p_holm,
-            "seeds": {str(seed): value for seed, value in found.by_seed.items()},
-            "parts": [verdict.above, verdict.parts],
-            "measured-in": self.entry,
-            "lost": self.lost,
-        }
 
 
 @dataclass(frozen=True)
@@ -175,23 +166,6 @@ class PapersReport:
             f"statements are measured{so_far}, and {decided} of these decided."
         )
         return f"{text} From kept records: {'; '.join(self.kept)}." if self.kept else text
-
-    @property
-    def tables(self) -> list[Table]:
-        """One table per paper."""
-        return [
-            table(paper, HEADINGS, [one.cells for one in statements], wordy=True)
-            for paper, statements in self.by_paper.items()
-        ]
-
-    @property
-    def lost(self) -> list[str]:
-        """What the smaller editions give up: a line per loss, with the entries that share it."""
-        entries: dict[str, dict[str, None]] = {}
-        for one in self.statements:
-            if one.lost:
-                entries.setdefault(one.lost, {})[one.entry] = None
-        return [f"{', '.join(names)}: {lost}" for lost, names in entries.items()]
 
 
 def papers_report(
@@ -265,21 +239,33 @@ def markdown(report: PapersReport, day: date) -> str:
         SEEDS_AND_P,
         "\n".join(f"* {escaped(count)}" for count in report.counts.values()),
     ]
-    parts += [f"## {rendered('table.md', table=one)}".rstrip() for one in report.tables]
-    if report.lost:
-        lines = "\n".join(f"* {escaped(line)}" for line in report.lost)
-        parts += ["## What the smaller editions give up", lines]
+    for paper, statements in report.by_paper.items():
+        of_paper = table(paper, HEADINGS, [one.cells for one in statements], wordy=True)
+        parts.append(f"## {rendered('table.md', table=of_paper)}".rstrip())
+    entries: dict[str, dict[str, None]] = {}  # by what they give up, which several can share
+    for one in report.statements:
+        if one.lost:
+            entries.setdefault(one.lost, {})[one.entry] = None
+    if entries:
+        texts = [f"{', '.join(names)}: {lost}" for lost, names in entries.items()]
+        lines = [f"* {escaped(text)}" for text in texts]
+        parts += ["## What the smaller editions give up", "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
 
 
 def as_json(report: PapersReport) -> dict[str, Any]:
-    """Return the verdicts for other programs."""
+    """Return the verdicts for other programs, each with the entries of a claim in a report's JSON."""
+    statements = []
+    for one in report.statements:
+        place = {"entry": one.paper.name, "paper": one.paper.paper, "measured-in": one.entry}
+        verdict = {"status": one.status, "verdict": one.in_words, "lost": one.lost}
+        statements.append({**claim_json(one.verdict), **place, **verdict})
     return {
         "suite": report.suite.name,
         "size": report.suite.size,
         "papers": report.counts,
         "runs": {"finished": report.finished, "kept": report.kept},
-        "statements": [one.to_json() for one in report.statements],
+        "statements": statements,
     }
 
 
@@ -293,9 +279,3 @@ def terminal_lines(report: PapersReport) -> list[str]:
             line += f" ({here.text} {interval.text})"
         lines.append(line)
     return lines
-
-
-def html(report: PapersReport) -> str:
-    """Return the page as one HTML file that opens offline."""
-    about = f"{first_upper(SCALE[report.suite.size])}. {report.about}"
-    return rendered("papers.html", report=report, about=about)

@@ -5,7 +5,6 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -19,6 +18,7 @@ from rich.console import Console, JustifyMethod
 
 from data import SettingError
 from fedskew.formatting import escaped, terminal_table
+from fedskew.report.claims import claim_json
 from fedskew.report.document import Document, claims_in_words
 from fedskew.report.format import Table, TableCell, first_upper
 from fedskew.report.runs import slug
@@ -187,18 +187,6 @@ def csv_field(value: Any) -> str:
 def as_json(document: Document) -> dict[str, Any]:
     """Return all that the tables of a report show; the keys are public."""
     results = document.results
-    claims = []
-    for verdict in document.verdicts:
-        entry = {}
-        for key, value in asdict(verdict).items():
-            if key == "found":
-                entry["by"] = value["margin"]
-                entry["margins"] = value["by_seed"]
-                entry["estimate"] = verdict.found.mean
-                entry["interval"] = value["interval"]
-            else:
-                entry[key] = value
-        claims.append({**entry, "holds": verdict.holds, "n": verdict.n})
     runs: dict[str, Any] = {}
     for run in results.runs.values():
         runs[run.name] = {"state": run.state, **run.versions}
@@ -211,7 +199,7 @@ def as_json(document: Document) -> dict[str, Any]:
         "what-was-run": document.what_was_run,
         "warnings": list(results.warnings),
         "numbers": numbers(results),
-        "claims": claims,
+        "claims": [*map(claim_json, document.verdicts)],
         "assumed": results.assumed,
         "runs": runs,
         "command": results.command,

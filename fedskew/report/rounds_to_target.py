@@ -112,16 +112,15 @@ def reach_table(results: ExperimentResults) -> Table:
     number = f"{words(results.experiment.metric)} ({SELECTION_WORDS[results.experiment.selection]})"
     caption = (
         f"Rounds until {results.reference}'s {number} is reached, "
-        "mean over seeds; below, speed-up and bytes sent both ways until then by the whole training."
+        "mean over seeds; below, bytes sent both ways until then by the whole training."
     )
     return table(caption, headings, lines)
 
 
 def reach_cell(row: RowResults, column: ColumnResults) -> TableCell:
-    """Return a row's mean rounds until it reached the target, and below them the speed-up and the bytes.
+    """Return a row's mean rounds until it reached the target, and below them the bytes.
 
-    Of the reference its own first round with the number stands below: a speed-up is over that round. A row that ends
-    below the target had the number and lost it again, so that it has no speed-up.
+    A row that ends below the target had the number and lost it again.
     """
     if row.diverged:
         return TableCell("diverged", row.seeds_with(len(row.runs)))
@@ -139,19 +138,12 @@ def reach_cell(row: RowResults, column: ColumnResults) -> TableCell:
     if not rounds or not takes_training(column):
         return TableCell(NONE, "a level that is had at once, or by chance" if rounds else "")
 
-    targets = [reference.numbers[seed] for seed in by_seed]
-    firsts = [reach(run, run.number or 0.0) or 0 for run in theirs]  # each has its own number
-    first = float(np.mean(firsts))
-    below = sum(map(ends_below, ours, targets))
-    mean = float(np.mean(rounds))
-    if row.row == reference.row:
-        beside = f"first in {in_rounds(first)}"
-    elif below:
-        beside = f"ends below it in {below} of {plural(len(rounds), 'seed')}"
-    else:
-        beside = f"{first / mean:.2f}\N{MULTIPLICATION SIGN}"
     sent = [bytes_until(run.run.records, by_seed[run.seed] or 0) for run in ours]
-    return TableCell(in_rounds(mean), f"{beside}, {in_bytes(float(np.mean(sent)))}")
+    below = in_bytes(float(np.mean(sent)))
+    lost = sum(ends_below(run, reference.numbers[run.seed]) for run in ours)
+    if lost and row.row != reference.row:
+        below = f"ends below it in {lost} of {plural(len(rounds), 'seed')}, {below}"
+    return TableCell(in_rounds(float(np.mean(rounds))), below)
 
 
 def in_rounds(rounds: float) -> str:

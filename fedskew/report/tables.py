@@ -1,7 +1,7 @@
 """Tables of numbers: ours beside the paper's, every selection, rankings, classes, clients and trials."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from client_app.personal import is_personal
 from client_app.ranking import STATED
 from fedskew.experiments.experiments import Experiment
+from fedskew.report.differences import estimated
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
@@ -21,6 +22,7 @@ from fedskew.report.format import (
     plain,
     scale_of,
     signed,
+    spread_words,
     table,
     words,
     words_and_unit,
@@ -28,10 +30,8 @@ from fedskew.report.format import (
 from fedskew.report.inference import RESAMPLES, Estimate, Floats
 from fedskew.report.results import ColumnResults, ExperimentResults, RowResults
 from fedskew.report.rounds_to_target import in_rounds, reached, takes_training
-from fedskew.report.strata import estimated
-from server_app.evaluation import MOST_LISTED
 from server_app.keys import SELECTIONS
-from server_app.record import BY_CLASS, Spread
+from server_app.record import Spread
 
 MOST_CLASSES = 20
 """More classes than these have no table of recalls; the figure shows them."""
@@ -117,14 +117,6 @@ def papers_number(experiment: Experiment, row: RowResults) -> float | None:
     place = [*experiment.columns].index(row.column)
     papers = experiment.cells.get(row.row)
     return papers[place] if papers else None
-
-
-def spread_words(found: Estimate | None, metric: str = "") -> str:
-    """Return mean and standard deviation."""
-    if found is None:
-        return NONE
-    mean = plain(found.mean, metric)
-    return mean if found.sd is None else f"{mean} ± {plain(found.sd, metric)}"
 
 
 def main_table(
@@ -287,46 +279,18 @@ def ranking_table(column: ColumnResults) -> Table:
     return number_table(column, caption, by_heading, intervals=True)
 
 
-def ranking_tables(results: ExperimentResults) -> list[Table]:
-    """Return how the final models rank the test samples, and AUROC and AUPRC by class where these are few."""
-    tables = of_columns(results, ranking_table)
-    for heading in ("AUROC", "AUPRC"):
-        caption = f"{heading} by class, against the rest, in percent, last round, mean over seeds."
-        if len(class_names(results)) > 2:
-            key = RANKING[heading] + BY_CLASS
-            tables += class_tables(results, caption, "last", key, MOST_LISTED)
-    return tables
-
-
-def recall_tables(results: ExperimentResults) -> list[Table]:
-    """Return the recall of every class, for few classes."""
-    selection = results.experiment.selection
-    caption = f"recall by class in percent, {SELECTION_WORDS[selection]}, mean over seeds."
-    return class_tables(results, caption, selection, "recall", MOST_CLASSES)
-
-
-def class_names(results: ExperimentResults) -> list[str]:
-    """Return the names of the classes; none when columns have different ones."""
-    names = {run.settings.data.class_names for run in results.runs.values()}
-    return list(names.pop()) if len(names) == 1 else []
-
-
-def class_tables(
-    results: ExperimentResults, caption: str, selection: str, key: str, most: int
-) -> list[Table]:
-    """Return one table per column of a number by class, in percent; none of more classes than `most`."""
-    names = class_names(results)
-
-    def of_column(column: ColumnResults) -> Table:
-        lines: list[Line] = []
-        for row in column.measured:
-            shares_SC = vectors(row.by(column.metric, selection), key)
-            if shares_SC is not None and shares_SC.shape[1] == len(names):
-                cells = [share_cell(share, f"{100 * share:.0f}") for share in shares_SC.mean(0)]
-                lines.append([row.row, *cells])
-        return table(caption, ["method", *names], lines)
-
-    return of_columns(results, of_column) if len(names) <= most else []
+def recall_table(column: ColumnResults) -> Table:
+    """Return the recall of every class; no rows for many classes."""
+    lines: list[Line] = []
+    names: Sequence[str] = ()
+    for row in column.measured:
+        names = row.runs[0].run.settings.data.class_names
+        shares_SC = vectors(row, "recall")
+        if shares_SC is not None and shares_SC.shape[1] == len(names) <= MOST_CLASSES:
+            cells = [share_cell(share, f"{100 * share:.0f}") for share in shares_SC.mean(0)]
+            lines.append([row.row, *cells])
+    caption = f"recall by class in percent, {SELECTION_WORDS[column.selection]}, mean over seeds."
+    return table(caption, ["method", *names], lines)
 
 
 def tuning_table(results: ExperimentResults, column: ColumnResults) -> Table:
@@ -358,52 +322,42 @@ def tuning_table(results: ExperimentResults, column: ColumnResults) -> Table:
 # ---- clients ---------------------------------------------------------------------------------------------------------
 
 
-def client_tables(results: ExperimentResults) -> list[Table]:
+def client_tables(column: ColumnResults) -> list[Table]:
     """Return accuracy and AUROC at every client where clients measure: one row per client, mean and spread over
     seeds.
 
     Where clients have models and no test set of their own, accuracy on their own mix of classes comes first.
     """
+    keys = BY_CLIENT
+    for run in column.runs:
+        personal = is_personal(run.cell.deployed, run.run.settings.variants)
+        if personal and not run.run.own_test_sets:
+            keys = {"accuracy on its own mix of classes": "local-accuracy", **BY_CLIENT}
     tables = []
-    for column in results.columns:
-        keys = BY_CLIENT
-        for run in column.runs:
-            personal = is_personal(run.cell.deployed, run.run.settings.variants)
-            if personal and not run.run.own_test_sets:
-                keys = {"accuracy on its own mix of classes": "local-accuracy", **BY_CLIENT}
-        for what, key in keys.items():
-            about = f"{what} in percent at each client, {SELECTION_WORDS[column.selection]}"
-            tables.append(client_table(column, f"{column.titled(about)}, over seeds.", key))
+    for what, key in keys.items():
+        about = f"{what} in percent at each client, {SELECTION_WORDS[column.selection]}"
+        tables.append(client_table(column, f"{column.titled(about)}, over seeds.", key))
     return [one for one in tables if one.rows]
 
 
 def client_table(column: ColumnResults, caption: str, key: str) -> Table:
     """Return one table of `client_tables`, without rows where runs do not have it of the same clients."""
     known: dict[str, Floats] = {}
-    runs = []
+    clients = set()
     for row in column.measured:
         values_SK = vectors(row, key)
         if values_SK is not None:
             known[row.row] = values_SK
-            runs += [run.run for run in row.runs]
-    names = runs[0].sites if runs else []
-    same = all(run.sites == names for run in runs)
-    if not same or not names or any(values.shape[1] != len(names) for values in known.values()):
+            clients |= {tuple(run.run.sites) for run in row.runs}
+    names = clients.pop() if len(clients) == 1 else ()
+    if not names or any(values.shape[1] != len(names) for values in known.values()):
         return table(caption, [], [])
-
     lines: list[Line] = [[name] for name in (*names, "worst client")]
     for values_SK in known.values():
         lowest_S = np.fmin.reduce(values_SK, axis=1)
         for line, value_S in zip(lines, [*values_SK.T, lowest_S], strict=True):
             line.append(over_seeds(value_S, key))
-    headings = ["client", *known]
-    sizes = [run.samples.get("client-test") for run in runs]
-    # Else they are of other sizes in another row or seed.
-    if sizes[0] and all(one == sizes[0] for one in sizes):
-        headings.insert(1, "test samples")
-        for line, size in zip(lines, [*sizes[0], ""], strict=True):
-            line.insert(1, str(size))
-    return table(caption, headings, lines)
+    return table(caption, ["client", *known], lines)
 
 
 def over_seeds(value_S: Floats, key: str) -> TableCell:
@@ -428,7 +382,7 @@ def vectors(row: RowResults, key: str) -> Floats | None:
 
     Args:
         row: in a column.
-        key: recall, NAME-by-class, or the name of a number over the clients.
+        key: recall, or the name of a number over the clients.
     """
     by_seed = []
     sizes: set[int] = set()
@@ -436,8 +390,8 @@ def vectors(row: RowResults, key: str) -> Floats | None:
         of_rounds = []
         for point in run.selected:
             numbers = point.numbers
-            by_class = {"recall": numbers.recall, **numbers.by_class}
-            of_rounds.append(by_class.get(key) or numbers.spreads.get(key, Spread()).values)
+            shares = numbers.spreads.get(key, Spread()).values
+            of_rounds.append(numbers.recall if key == "recall" else shares)
         if any(of_rounds):
             by_seed.append(of_rounds)
             sizes |= set(map(len, of_rounds))

@@ -185,3 +185,10 @@ def test_a_class_without_samples_cannot_have_a_tail():
     setting_refused(
         "imbalance-factor", lambda: long_tail(np.zeros(10, np.int64), 2, 10.0, 0, draws)
     )
+
+
+def test_lda_form_is_the_rule_of_the_partition():
+    forms = {form: federate(DataSettings(lda_form=form), 0) for form in ("balanced", "plain")}
+    sizes = {form: federation.counts_KC.sum(1) for form, federation in forms.items()}
+    assert sizes["plain"].max() > sizes["balanced"].max()  # nobody is closed
+    assert federate(DataSettings(), 0).hash == forms["balanced"].hash

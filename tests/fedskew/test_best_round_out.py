@@ -15,14 +15,13 @@ from safetensors.torch import load_file
 import fedskew
 from data import SettingError, federate
 from fedskew.export.from_run import TrainedRun, export
-from fedskew.export.inputs import Inputs, Read
 from fedskew.export.model_folder import ModelFolder
-from fedskew.export.predict import predict
+from fedskew.export.predict import Inputs, Read, predict
 from server_app.checkpoint import best_checkpoint
 from server_app.run_folder import RunFolder
 
 FEDAVG = {**KEEP_BEST, "method": "fedavg", "learning_rate": 0.3, "rounds": 3}
-CREFF = {**KEEP_BEST, "method": "creff+fedshift", "learning_rate": 1.0, "rounds": 4}
+CREFF = {**KEEP_BEST, "method": "creff+fedshift", "learning_rate": 1.0, "rounds": 5}
 FEDBN = {**KEEP_BEST, "method": "fedbn", "learning_rate": 0.3, "rounds": 3}
 PLAIN = {**FEDAVG, "keep_best": "", "rounds": 2}
 

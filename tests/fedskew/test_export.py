@@ -18,7 +18,7 @@ from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.models import batch_norm_names, build
 from data import DataError, SettingError
-from fedskew.export import onnx_file
+from fedskew.export import from_run
 from fedskew.export.from_run import TrainedRun, export
 from fedskew.export.model_folder import ModelFolder
 from server_app.checkpoint import Checkpoint
@@ -258,7 +258,7 @@ def test_every_file_of_an_export_is_for_its_user_alone(creff: RunFolder, tmp_pat
 def test_onnx_without_its_packages_is_one_sentence(
     creff: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_file, "PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(from_run, "ONNX_PACKAGES", ("no_such_package",))
     with pytest.raises(SettingError):
         exported(creff, tmp_path / "model", onnx=True)
     assert not (tmp_path / "model").exists()
@@ -270,7 +270,7 @@ def test_onnx_gives_each_site_s_model_s_outputs(fedbn: RunFolder, tmp_path: Path
     pytest.importorskip("onnxscript")
     folder = ModelFolder(exported(fedbn, tmp_path / "model", onnx=True))
     about = folder.description
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (about.means, about.stds))
+    mean, std = about.scale()
     pixels = torch.rand(5, 1, 8, 8)
     for site in ("bright", "dark"):
         file = folder.path / f"site-{site}.onnx"

@@ -19,7 +19,9 @@ def test_without_runs_a_claim_is_open(fedskew: FedSkew, tmp_path: Path) -> None:
     status, out, _ = fedskew("report", "papers", "--json", *nothing)
     report = json.loads(out)
     assert status == 0 and len(report["statements"]) == 105
-    verdicts = {statement["says"]: statement["verdict"] for statement in report["statements"]}
+    verdicts = {
+        statement["claim"]["says"]: statement["verdict"] for statement in report["statements"]
+    }
     assert verdicts["FedShift is above FedAvg at every E"] == "not measured yet"
     larger_beta = verdicts["a larger beta draws the classes more evenly"]
     assert larger_beta.startswith("holds: in closed form")

@@ -23,9 +23,8 @@ from PIL import Image
 from client_app import tensor_files
 from client_app.tensor_files import write_atomically
 from fedskew.export.from_run import TrainedRun
-from fedskew.export.inputs import read_inputs
 from fedskew.export.model_folder import ModelFolder
-from fedskew.export.predict import state_at
+from fedskew.export.predict import read_inputs, state_at
 from server_app.run_folder import RunFolder
 
 

@@ -323,7 +323,6 @@ def test_a_report_s_sampling_unit_is_the_subject(tmp_path: Path) -> None:
     tested_as_one = sizes(federate(patients(tmp_path), 0))
     assert tested_as_one is not None and tested_as_one["test"] == [48, 40]
     assert tested_as_one["tested"] == tested_as_one["independent"] == [5, 5]
-    assert tested_as_one["subjects"] == [[5, 5], [5, 5]], "both clients have rows of every patient"
     assert worth(np.repeat(np.arange(5), [16, 8, 8, 8, 8]), False) == round(
         48**2 / (16**2 + 4 * 8**2)
     )

@@ -14,9 +14,8 @@ from client_app.tensor_files import KIND, read, write_atomically
 from data import DataError, DataSettings, SettingError
 from fedskew.engines import Resources, execute
 from fedskew.export.from_run import TrainedRun, export
-from fedskew.export.inputs import read_inputs
 from fedskew.export.model_folder import ModelFolder
-from fedskew.export.predict import predict
+from fedskew.export.predict import predict, read_inputs
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder
 from server_app.settings import parse

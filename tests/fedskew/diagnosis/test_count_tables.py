@@ -8,12 +8,9 @@ import pytest
 from data import DataError
 from fedskew.diagnosis.table import (
     Subjects,
-    TableError,
-    average_subjects,
     read_counts,
     read_moments,
     site_table,
-    table_of_samples,
 )
 
 GOOD = "site,a,b\nx,1,2\ny,1,1\n"
@@ -94,29 +91,6 @@ def test_moments_are_in_the_order_of_the_sites_and_named_by_feature(tmp_path: Pa
     assert moments.features == ("red", "blue")
     assert moments.means_KF.tolist() == [[6, 7.5], [2, 3]]
     assert moments.deviations_KF.tolist() == [[5, 8], [1, 0.25]]
-
-
-def test_subjects_share_the_samples_of_their_class_and_site_evenly() -> None:
-    """Seven samples of three subjects are 3, 2 and 2; a subject has one sample at least, and one is one's own."""
-    counts_KC = np.array([[7, 0], [2, 3]])
-    subjects = average_subjects(counts_KC, np.array([[3, 0], [5, 0]]))
-    assert subjects.site_S.tolist() == [0, 0, 0, 1, 1, 1]
-    assert subjects.counts_SC.tolist() == [[3, 0], [2, 0], [2, 0], [1, 0], [1, 0], [0, 3]]
-
-
-def test_the_table_of_a_run_is_that_of_its_settings() -> None:
-    samples = {"clients": ["north", "south"], "train": [[7, 1], [2, 3]]}
-    table = table_of_samples("run", samples)
-    assert table is not None and table.subjects is None
-    assert (list(table.sites), list(table.classes)) == (["north", "south"], ["0", "1"])
-    assert table.counts_KC.tolist() == [[7, 1], [2, 3]]
-    known = table_of_samples("run", {**samples, "subjects": [[3, 1], [1, 1]]})
-    assert known is not None and known.subjects is not None
-    assert len(known.subjects.site_S) == 6
-    for of_others in ([[3, 1]], [[3, 1], [1, 1], [1, 1]]):
-        with pytest.raises(TableError):
-            table_of_samples("run", {**samples, "subjects": of_others})
-    assert table_of_samples("run", None) is None
 
 
 def test_what_is_empty_is_left_out_with_its_subjects() -> None:

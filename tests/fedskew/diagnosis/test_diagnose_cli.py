@@ -71,14 +71,11 @@ def test_settings_an_experiment_and_a_run_are_diagnosed(
     assert of_run["statistics"]["samples"] == np.sum(samples) and of_run["statistics"]["sites"] == 3
 
 
-def test_a_run_of_a_version_with_fewer_settings_is_diagnosed(
-    fedskew: FedSkew, tmp_path: Path
-) -> None:
-    samples = {"clients": ["0 north", "1 south"], "train": [[100, 20], [5, 300]], "test": [3, 4]}
-    origin = {"settings": {"batch-size": 64, "model": "cnn"}, "versions": {}, "samples": samples}
-    (tmp_path / "settings.json").write_text(line_of(origin))
-    status, output, _ = fedskew("diagnose", tmp_path, "--json")
-    assert status == 0 and json.loads(output)[0]["statistics"]["samples"] == 425
+def test_a_run_between_sites_is_refused(fedskew: FedSkew, tmp_path: Path) -> None:
+    """Its coordinator has no counts; another run's settings are the control above."""
+    (tmp_path / "settings.json").write_text(line_of({"settings": {}, "agreement": {"sites": []}}))
+    status, _, errors = fedskew("diagnose", tmp_path)
+    assert status == 2 and "give a table of counts" in errors
 
 
 def test_heads_in_closed_form_come_first_where_features_stay_as_they_are(

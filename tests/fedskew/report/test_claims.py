@@ -62,7 +62,6 @@ def last(**rows: Sequence[Sequence[float]]) -> Curves:
     }
 
 
-ONE, OTHER = "ab" * 32, "cd" * 32
 HIGH, LOW = [80.0, 81.0, 80.5], [70.0, 70.5, 70.2]
 PAIR = {"better": "fedshift", "than": "fedavg"}
 BALANCED = {**PAIR, "metric": "balanced-accuracy"}
@@ -164,26 +163,6 @@ def test_the_numbers_are_those_of_the_column_that_decides() -> None:
         0.5,
         pytest.approx(0.2),
     ]
-
-
-@pytest.mark.parametrize(
-    ("models", "status", "words"),
-    [
-        ([ONE, ONE], "holds", f"fedavg: one model, {ONE[:16]}, in 2 of 2 runs"),
-        ([ONE, OTHER], "fails", "fedavg: 2 models in 2 of 2 runs"),
-        ([ONE, None], "open", f"fedavg: one model, {ONE[:16]}, in 1 of 2 runs"),
-    ],
-)
-def test_a_row_with_one_model_has_one_hash_in_every_seed(
-    models: list[str | None], status: str, words: str
-) -> None:
-    known = made({("fedavg", "E = 1"): [[70.0], [71.0]]})
-    runs = {}
-    for cell, model in zip(known.cells, models, strict=True):
-        summary = {"models": {}, "model-hashes": {cell.deployed: model}}
-        runs[cell.run.run_id] = replace(known.runs[cell.run.run_id], summary=summary)
-    verdict = judged(replace(known, runs=runs), {"same": ["fedavg"]})
-    assert (verdict.status, verdict.why_not) == (status, words)
 
 
 def test_a_best_round_without_the_column_s_number_is_a_best_round() -> None:

@@ -5,25 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from frozen import ONE_COLUMN, frozen_results, predictions, with_predictions
+from frozen import ONE_COLUMN, frozen_results, with_predictions
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from client_app.metrics import Scores
 from data import SettingError
 from fedskew.report.document import Document, document
 from fedskew.report.figures import (
-    by_round,
     figures,
     precision,
-    reliability_of,
     sensitivity,
 )
 from fedskew.report.render import write_figures
 from fedskew.report.results import ExperimentResults
-from server_app.evaluation import metrics_from
 
-COLUMN = "LDA 0.5"
 LABELS = {
     "claims": ["1. creff above fedavg", "difference, points"],
     "differences-lda-0-5": ["creff", "difference, points"],
@@ -32,10 +26,8 @@ LABELS = {
     "ranking-lda-0-5": ["ROC: LDA 0.5", "fedavg"],
     "ranking-precision-by-recall-lda-0-5": ["Precision by recall: LDA 0.5", "creff"],
     "ranking-confusion-of-the-classes-lda-0-5-creff": ["Confusion of the classes: LDA 0.5: creff"],
-    "calibration-lda-0-5": ["Reliability: LDA 0.5", "calibrated"],
     "clients-lda-0-5": ["Who holds what: LDA 0.5", "client"],
     "clients-spread-over-the-clients-lda-0-5": ["Spread over the clients: LDA 0.5", "fedavg"],
-    "time-lda-0-5": ["Time: LDA 0.5", "seconds a round", "clients"],
 }
 """By figure what stands in it."""
 
@@ -82,27 +74,3 @@ def test_areas_below_the_curves_are_the_metrics(seed: int) -> None:
     assert area == pytest.approx(roc_auc_score(positive_N, score_N), abs=0.005)
     mean = precision(positive_N, score_N)[1:].mean()
     assert mean == pytest.approx(average_precision_score(positive_N, score_N), abs=0.01)
-
-
-def test_reliability_gives_the_calibration_error_of_the_metrics(results: ExperimentResults) -> None:
-    """Over the samples of all three seeds together."""
-    points = reliability_of(results.of("fedavg", COLUMN).runs)
-    made = [predictions(seed, 10, shift=0.8) for seed in (0, 1, 2)]
-    log_NC = np.concatenate([one.log_probabilities_NC for one in made])
-    confidence_N = np.exp(log_NC.max(1))
-    samples_B = np.histogram(confidence_N, bins=15, range=(0, 1))[0]
-    assert points is not None
-    mean_B, right_B = points
-    filled = samples_B[samples_B > 0]
-    error = float((filled * abs(mean_B - right_B)).sum() / samples_B.sum()) / 100
-    labels_N = torch.from_numpy(np.concatenate([one.labels_N for one in made]))
-    expected = metrics_from(Scores.of_probabilities(torch.from_numpy(log_NC), labels_N))
-    assert error == pytest.approx(expected["calibration-error"], abs=1e-9)
-
-
-def test_lines_by_bytes_stand_at_the_megabytes_sent(results: ExperimentResults) -> None:
-    group = results.of("fedavg", COLUMN, "balanced-accuracy").runs
-    sent = [record.bytes_down + record.bytes_up for run in group for record in run.run.records]
-    points = by_round(group, by_bytes=True)
-    assert points is not None
-    assert points[0][-1] == pytest.approx(sum(sent) / len(group) / 1e6)

@@ -174,5 +174,3 @@ def test_a_suite_is_judged_by_kept_records(folder: Path, tmp_path: Path, fedskew
     row = next(line for line in page.splitlines() if line.startswith("| FedProx is above"))
     assert row.startswith("| FedProx is above FedAvg (Table 1) | +1 | ")
     assert row.endswith(" | not distinguishable: one seed says nothing of others |")
-    assert fedskew(*words, "--html", tmp_path / "page.html")[0] == 0
-    assert "FedProx is above FedAvg" in (tmp_path / "page.html").read_text()

@@ -48,4 +48,4 @@ def test_the_command_writes_every_figure_in_three_formats(fedskew: FedSkew, tmp_
     stems = {file.stem for file in files}
     assert {file.suffix for file in files} == {".svg", ".pdf", ".png"}
     assert len(files) == 3 * len(stems)
-    assert {"claims", "curves-lda-0-5", "clients-lda-0-5", "time-lda-0-5"} <= stems
+    assert {"claims", "curves-lda-0-5", "clients-lda-0-5", "reach-lda-0-5"} <= stems

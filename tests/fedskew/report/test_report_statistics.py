@@ -13,7 +13,7 @@ from scipy.stats import ttest_1samp
 
 from data import SettingError
 from fedskew.report.claims import judge
-from fedskew.report.differences import differences
+from fedskew.report.differences import class_weights, differences, strata
 from fedskew.report.format import words_and_unit
 from fedskew.report.inference import (
     Estimate,
@@ -27,7 +27,6 @@ from fedskew.report.inference import (
     with_interval,
 )
 from fedskew.report.results import SeedResult
-from fedskew.report.strata import class_weights, strata
 from server_app.record import ModelNumbers, RoundRecord, Spread
 from server_app.round_selection import Point
 
@@ -209,20 +208,6 @@ def test_a_claim_and_the_difference_it_is_about_have_one_interval_and_one_verdic
             assert (verdict.found.interval.low, verdict.found.interval.high) == shown.found.ends
             assert verdict.p_holm == shown.p_holm
             assert (verdict.status == "holds") == (shown.distinguishable and shown.found.mean > 0)
-
-
-def test_a_claim_in_some_columns_holds_where_the_best_of_them_do(tmp_path: Path) -> None:
-    claim = {"says": "", "better": "creff", "than": "fedavg", "in_columns": 1}
-    (verdict,) = judge(frozen_results(tmp_path, claims=[claim]))
-    assert verdict.found.by_seed == {
-        0: pytest.approx(3.9),
-        1: pytest.approx(4.2),
-        2: pytest.approx(1.9),
-    }
-    columns = frozen_results(tmp_path).columns
-    of_columns = [differences(column)[0].found.ends for column in columns]
-    assert verdict.found.interval is not None
-    assert (verdict.found.interval.low, verdict.found.interval.high) == max(of_columns)
 
 
 def test_students_interval_and_p_are_scipys() -> None:

@@ -70,7 +70,7 @@ def test_without_claims_the_headline_says_what_can_be_told(tmp_path: Path) -> No
         frozen_results(tmp_path, claims=[], seeds=[0, 1], columns=columns, cells={}, notes={})
     )
     assert report.headline == (
-        "LDA 0.1: against fedavg (58.0 ± 17.3 percent balanced accuracy): creff +4.1 points [+1.1, +7.2]; "
+        "LDA 0.1: against fedavg's balanced accuracy: creff +4.1 points [+1.1, +7.2]; "
         "not distinguishable in 2 seeds: fedshift +11.6 points [\N{MINUS SIGN}29.7, +52.8]."
     )
 

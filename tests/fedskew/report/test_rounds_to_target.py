@@ -53,8 +53,7 @@ def test_chance_and_the_first_rounds_level_are_no_target(
     level = at(fedavg, (0.6, 0.7))
     assert takes_training(level.column("LDA 0.5")) == fair
     cell = reach_table(level).rows[1][1]
-    assert ("\N{MULTIPLICATION SIGN}" in cell.below) == fair
-    assert ("had at once" in cell.below) != fair
+    assert (cell.text != "—") == fair and ("had at once" in cell.below) != fair
     (verdict,) = judge(level)
     assert (verdict.status == "never") != fair and bool(verdict.found.by_seed) == fair
 
@@ -63,9 +62,7 @@ def test_a_level_that_was_had_before_is_counted_from_there(at: At) -> None:
     """FedAvg ends where it was two rounds ago: who gets there then is no sooner."""
     level = at((0.2, 0.6, 0.7, 0.6), (0.2, 0.6, 0.7, 0.7))
     assert sooner(level) == [0, 0, 0]
-    of_fedavg, of_creff = (row[1] for row in reach_table(level).rows)
-    assert (of_fedavg.text, of_creff.text) == ("4", "2")
-    assert of_fedavg.below.startswith("first in 2") and of_creff.below.startswith("1.00")
+    assert [row[1].text for row in reach_table(level).rows] == ["4", "2"]
 
 
 @pytest.mark.parametrize("creff", [(0.2, 0.65, math.nan), (math.nan,) * 3])
@@ -78,12 +75,11 @@ def test_a_row_without_the_number_is_later_than_every_round(
 
 
 @pytest.mark.parametrize(("last", "lost"), [(0.4, True), (0.6, False)])
-def test_a_row_that_ends_below_the_level_has_no_speed_up(last: float, lost: bool, at: At) -> None:
-    """It had FedAvg's number in its first round and lost it: "1 round, 3.33x" is no gain, and it is not sooner."""
+def test_a_row_that_ends_below_the_level_is_not_sooner(last: float, lost: bool, at: At) -> None:
+    """It had FedAvg's number in its first round and lost it."""
     level = at((0.2, 0.3, 0.6), (0.7, 0.5, last))
     cell = reach_table(level).rows[1][1]
     assert cell.text == "1" and ("ends below it in 3 of 3 seeds" in cell.below) == lost
-    assert ("3.00\N{MULTIPLICATION SIGN}" in cell.below) != lost
     assert sooner(level) == [-1 if lost else 2] * 3
 
 
