@@ -74,8 +74,7 @@ def with_features(
         SettingError: more components than the clients' features have.
     """
     frozen = settings.freeze == "all"
-    strongest_noise, _ = federation.noise
-    changed = federation.augmentation != "none" or strongest_noise or changes_images
+    changed = federation.augmentation != "none" or changes_images
     if not frozen and (model != RANDOM_CONV or changed):
         return federation
     if frozen and not settings.weights_sha256:

@@ -136,7 +136,7 @@ class GeneralSettings(Settings):
 
 WITHOUT_EFFECT_ON_NUMBERS = {
     "device", "results", "overwrite", "data-root", "download", "cache", "nodes", "node-wait", "timeout",
-    "min-reply-share", "tensorboard", "mlflow", "wandb", "max-image-pixels", "max-unpacked-mib",
+    "min-reply-share", "tensorboard", "mlflow", "wandb",
 }  # fmt: skip
 """Keys that the hash in a run's id leaves out."""
 

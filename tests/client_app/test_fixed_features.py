@@ -70,8 +70,8 @@ def test_the_features_of_random_conv_take_the_images_place(tmp_path: Path) -> No
 
 def test_images_that_change_are_not_replaced_by_their_features(tmp_path: Path) -> None:
     folder = str(tmp_path)
-    for changing in (digits_of(augmentation="crop-flip"), digits_of(noise=0.1)):
-        assert with_features(changing, RANDOM_CONV, PLAIN, folder, "cpu") is changing
+    changing = digits_of(augmentation="crop-flip")
+    assert with_features(changing, RANDOM_CONV, PLAIN, folder, "cpu") is changing
     federation = digits_of()
     assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu", True) is federation
     assert with_features(federation, "small-cnn", PLAIN, folder, "cpu") is federation
