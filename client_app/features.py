@@ -2,10 +2,10 @@
 
 Every image goes through the backbone alone, so its features depend on no other image, to the bit.
 
-With `components`, their principal components over all clients' training samples take their place. They are computed of
-sums of integers alone, count, sum and sum of z z^T, as heads in closed form are: what a masked sum between the clients
-would give, to the bit. So they depend neither on the partition nor on the engine. A simulation has all samples at hand
-and sums them itself; sites would have to be asked, which is refused.
+With `components`, the principal components of the standardized features over all clients' training samples take their
+place. They are computed of sums of integers alone, count, sum and sum of z z^T, as heads in closed form are: what a
+masked sum between the clients would give, to the bit. So they depend neither on the partition nor on the engine. A
+simulation has all samples at hand and sums them itself; sites would have to be asked, which is refused.
 """
 
 import hashlib
@@ -74,8 +74,7 @@ def with_features(
         SettingError: more components than the clients' features have.
     """
     frozen = settings.freeze == "all"
-    strongest_noise, _ = federation.noise
-    changed = federation.augmentation != "none" or strongest_noise or changes_images
+    changed = federation.augmentation != "none" or changes_images
     if not frozen and (model != RANDOM_CONV or changed):
         return federation
     if frozen and not settings.weights_sha256:
@@ -196,7 +195,7 @@ def components_of(
     """
     chosen = hashlib.sha256(clients_N.astype("<i8").tobytes()).hexdigest()
     contents = [one.content for one in rows.values()]
-    key = cache.key_of([VERSION, COMPONENT_BITS, components, chosen, contents], [])
+    key = cache.key_of([VERSION, "standardized", COMPONENT_BITS, components, chosen, contents], [])
     path = cache.cache_folder(folder) / f"components-{key[:24]}"
 
     def made() -> dict[str, NDArray[np.generic]]:
@@ -215,7 +214,8 @@ def principal_components(
 ) -> tuple[Tensor, Tensor]:
     """Return the mean, (D,), and the directions, (D, K): (z - mean) @ directions has mean 0 and covariance 1.
 
-    The directions are eigenvectors v of the features' covariance, those of the largest eigenvalues, as v / sqrt(value).
+    Features are standardized first, so the directions are eigenvectors v of their correlation, those of the largest
+    eigenvalues, as v / sqrt(value) / standard deviation of each feature. A feature that never varies has no part.
 
     Raises SettingError where an eigenvalue is 0 but for rounding: the features have fewer directions than that.
     """
@@ -233,7 +233,12 @@ def principal_components(
 
     mean_D = sums_D.double() * grid.step / samples
     covariance_DD = squares_DD.double() * grid.step**2 / samples - torch.outer(mean_D, mean_D)
-    values_D, vectors_DD = torch.linalg.eigh(covariance_DD)
+    variances_D = covariance_DD.diagonal()
+    varies_D = variances_D > 1e-9 * variances_D.max()
+    scale_D = torch.where(
+        varies_D, variances_D, math.inf
+    ).rsqrt()  # 0 of a feature that never varies
+    values_D, vectors_DD = torch.linalg.eigh(covariance_DD * torch.outer(scale_D, scale_D))
     values_K = values_D.flip(0)[:components]
     vectors_DK = vectors_DD.flip(1)[:, :components]
     if values_K[-1] <= 1e-9 * values_K[0]:
@@ -241,7 +246,7 @@ def principal_components(
         raise SettingError("components", components, rule)
     # An eigenvector has any sign: its largest entry is positive here.
     largest_K = vectors_DK.gather(0, vectors_DK.abs().argmax(0, keepdim=True))
-    return mean_D, vectors_DK * largest_K.sign() / values_K.sqrt()
+    return mean_D, scale_D[:, None] * vectors_DK * largest_K.sign() / values_K.sqrt()
 
 
 def projected(

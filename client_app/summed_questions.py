@@ -15,8 +15,6 @@ from client_app.masked_sum import Words, to_words
 from client_app.models import has_fixed_features
 from client_app.run_spec import RunSpec
 from client_app.variants.feature_statistics import LabelCounts
-from data.settings import DataSettings
-from data.sites import OF_ABIDE
 
 NONCE_QUESTION, LIST_QUESTION = "masked-sum-nonce", "masked-sum-list"
 WITHOUT_FEATURES = (LabelCounts, ColumnSums)
@@ -33,16 +31,11 @@ def summed_variant(variant: Variant) -> Variant:
 def purpose_of(variant: Variant, run_spec: RunSpec) -> str:
     """Return what is summed for a variant, as a text: equal texts are one sum, in any run of a federation.
 
-    It holds all that decides about the integers: the statistics and their grid, the features, and which samples count.
+    It holds all that decides about the integers: the statistics and their grid, and the features; a site decides
+    which its samples are.
     """
     summed = summed_variant(variant)
-    defaults = DataSettings()
-    samples: dict[str, object] = {}
-    for field in OF_ABIDE:
-        value = getattr(run_spec.data, field)
-        if value != getattr(defaults, field):
-            samples[field] = value
-    about: dict[str, object] = {"sum": summed.name, "samples": samples}
+    about: dict[str, object] = {"sum": summed.name}
     if not isinstance(summed, LabelCounts):
         about |= {"settings": asdict(summed)}
     if not isinstance(summed, WITHOUT_FEATURES):

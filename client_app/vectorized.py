@@ -29,7 +29,11 @@ from data.text import sentence
 log = logging.getLogger("fedskew")
 SHORT_STEP = 2**22
 """Multiplications of a batch's pass through a model up to which a client's step is shorter than starting it: a core
-does them, and twice as many backwards, in about the half millisecond that Python takes for a step."""
+does them, and twice as many backwards, in about the half millisecond that Python takes for a step.
+
+Measured on one core: ten clients in a pass take 0.35 to 0.66 of the time up to 2.9 million, 1.3 to 3 times as long from
+24 million on.
+"""
 MOST_FITTING, FITTING_BYTES = 64, 2**30
 """Clients that clients-per-pass = 0 stacks at most, and bytes of their weights, gradients, velocities and start."""
 COUNTS = ("counts_C", "effective_prior_C", "drawn_C")
@@ -388,7 +392,7 @@ def fitting_clients(model: Classifier, shape: tuple[int, ...], batch_size: int) 
 
 @torch.no_grad()
 def multiplications(model: Classifier, shape: tuple[int, ...]) -> int:
-    """Return the multiplications of linear layers and convolutions in one sample's pass; the model may be on meta."""
+    """Return the multiplications of linear layers and convolutions in one sample's pass."""
     counts: list[int] = []
 
     def count(layer: nn.Linear | nn.Conv2d, inputs: tuple[Tensor], outputs: Tensor) -> None:

@@ -196,9 +196,7 @@ def _folder(settings: DataSettings, names: tuple[str, ...]) -> Path:
     if own or "abide" in layouts:
         fields.append("test_fold")
     if "abide" in layouts:
-        fields += ["window_width", "window_stride"]
-    if "cinic" in layouts:
-        fields.append("cinic_train")
+        fields.append("window_stride")
     values = {field: getattr(settings, field) for field in fields}
     files = [file for name in names for file in _files(name, settings)]
     key = cache.key_of([names, settings.shape, classes, values], files)

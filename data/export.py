@@ -1,10 +1,9 @@
 """Partitions written to disk: partition files, and one folder per client for a trial between sites.
 
-`fedskew data save-partition` writes a partition file, from settings or from a CSV file with columns sample and client.
-`fedskew data export-sites` writes a folder OUT/NAME per client, with data.npz and site.toml.
+`fedskew data save-partition` writes a partition file. `fedskew data export-sites` writes a file OUT/NAME/data.npz per
+client.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,26 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.dataset import Dataset
 from data.errors import DataError
 from data.federation import Federation
 from data.partition_files import SavedPartition, save
 from data.readers.image_files import ImageFiles
-from data.readers.rows import is_missing, read_table
-from data.settings import DataSettings
-from data.text import is_whole
-
-SAMPLE, CLIENT = "sample", "client"
-HEADING = """\
-# The one text that all parties agree to. What is empty here must be filled in: app with the hash that
-# `fedskew-site approve` shows, and each key with what `fedskew-site key` prints at the site.
-"""
-SITE = """\
-federation = "federation.toml"  # the approved copy, which is not here yet
-name = {name}
-data = "npz:data.npz"
-state = "state"
-"""
 
 
 def save_partition(federation: Federation, path: Path) -> None:
@@ -50,56 +33,10 @@ def save_partition(federation: Federation, path: Path) -> None:
     save(path, saved)
 
 
-def partition_by_table(path: Path, data: Dataset) -> SavedPartition:
-    """Return the partition of a table. Each row gives a training sample, by its place from 0, to a client by name.
+def write_sites(federation: Federation, out: Path) -> list[Path]:
+    """Write a folder for every client, so that the npz reader gives its samples, and return the folders by client.
 
-    Clients are numbered in the order of their names, of their values where all are whole numbers. Samples that are not
-    in the table stay unused.
-
-    Raises:
-        DataError: a column that is missing, a sample that is none or is there twice.
-    """
-    where = str(path)
-    samples = len(data.train.labels)
-    held: dict[str, list[int]] = {}
-    row_of_sample: dict[int, int] = {}
-    table = read_table(path, DataSettings(), {SAMPLE, CLIENT})
-    for name in (SAMPLE, CLIENT):
-        if name not in table.columns:
-            listed = ", ".join(table.header)[:200]
-            raise DataError(f"there is no column {name!r}, only {listed}", where=where)
-    cells = zip(table.lines, table.columns[SAMPLE], table.columns[CLIENT], strict=True)
-    for line, sample, client in cells:
-        # Fewer than 12 digits, as int refuses texts of thousands.
-        number = int(sample) if is_whole(sample) and len(sample) < 12 else samples
-        rule = ""
-        if number >= samples:
-            rule = f"column {SAMPLE}: {sample[:80]!r}: must be a training sample's place, 0..{samples - 1}"
-        elif number in row_of_sample:
-            rule = f"sample {number} is that of row {row_of_sample[number]} too"
-        elif is_missing(client):
-            rule = f"column {CLIENT}: {client[:80]!r}: must name a client"
-        if rule:
-            raise DataError(f"row {line}, {rule}", where=where)
-        row_of_sample[number] = line
-        held.setdefault(client, []).append(number)
-    if not held:
-        raise DataError("names no sample", where=where)
-
-    names = sorted(held, key=int) if all(map(is_whole, held)) else sorted(held)
-    return SavedPartition(
-        data=data.content,
-        train=tuple(np.sort(np.array(held[name], np.int64)) for name in names),
-        test=np.arange(len(data.test.labels), dtype=np.int64),
-        domains=None,
-        holdout=np.zeros(0, np.int64),
-    )
-
-
-def write_sites(federation: Federation, out: Path, name: str) -> list[Path]:
-    """Write a folder for every client, so that the npz reader gives its samples, and the two kinds of text files.
-
-    Returns the folders, by client. Raises DataError where `out` is no empty folder, or images stay in their files.
+    Raises DataError where `out` is no empty folder, or images stay in their files.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError("must be an empty folder, or none", where=str(out))
@@ -107,32 +44,11 @@ def write_sites(federation: Federation, out: Path, name: str) -> list[Path]:
     if isinstance(data.train.inputs, ImageFiles):
         rule = "its images stay in their files, and are not copied into folders"
         raise DataError(rule, where=data.name)
-    agreed: dict[str, object] = {
-        "name": slug(name),
-        "classes": data.class_names,
-        "input-shape": "x".join(map(str, data.shape)),
-        "mean": data.mean,
-        "std": data.std,
-        "app": "",
-    }
-    if data.input_columns:
-        agreed["input-columns"] = data.input_columns
-    text = HEADING + toml_lines(agreed)
     folders = [out / site for site in site_names(federation)]
     for client, folder in enumerate(folders):
         folder.mkdir(parents=True)
         np.savez(folder / "data.npz", allow_pickle=False, **arrays(federation, client))
-        site = SITE.format(name=json.dumps(folder.name))
-        (folder / "site.toml").write_text(site, encoding="utf-8")
-        text += "\n[[site]]\n" + toml_lines({"name": folder.name, "key": ""})
-    (out / "federation.toml").write_text(text, encoding="utf-8")
     return folders
-
-
-def toml_lines(entries: Mapping[str, object]) -> str:
-    """Return one line per entry. JSON's texts, numbers and lists are TOML's too."""
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entries.items()]
-    return "".join(lines)
 
 
 def site_names(federation: Federation) -> list[str]:
@@ -158,28 +74,22 @@ def arrays(federation: Federation, client: int) -> Mapping[str, NDArray[np.gener
     """Return one client's samples as an npz file of one's own data holds them."""
     data = federation.dataset
     client_arrays: dict[str, NDArray[np.generic]] = {}
-    splits = {
-        "test": federation.test(client),
-        "train": federation.train(client),
-        "validation": federation.validation(client),
-    }
     subjects_before = 0
-    for kind, samples in splits.items():
-        if samples is None:
+    for kind, key in (("test", "test"), ("train", "train"), ("validation", "val")):
+        if kind == "validation" and not federation.validated:
             continue
-        key = "val" if kind == "validation" else kind
-        assert not isinstance(samples.inputs_N, ImageFiles)
-        inputs = samples.inputs_N.numpy()
+        split, indices = federation.selected(kind, client)
+        assert not isinstance(split.inputs, ImageFiles)
+        inputs = split.inputs[indices]
         if inputs.ndim == 4:
             inputs = inputs.transpose(0, 2, 3, 1)  # (N, H, W, C), as npz files have images
         client_arrays[f"{key}_images"] = inputs
-        client_arrays[f"{key}_labels"] = samples.labels_N.numpy()
-        subjects_N = federation.subjects(kind, client)
+        client_arrays[f"{key}_labels"] = split.labels[indices]
         # With test_subjects in the file, subjects would be tested as one.
-        if subjects_N is None or (kind == "test" and not data.tests_subjects):
+        if split.subjects is None or (kind == "test" and not data.tests_subjects):
             continue
         # A number is in one split alone, as a subject is.
-        subjects, number_N = np.unique(subjects_N, return_inverse=True)
+        subjects, number_N = np.unique(split.subjects[indices], return_inverse=True)
         client_arrays[f"{key}_subjects"] = number_N + subjects_before
         subjects_before += len(subjects)
     if data.input_columns:

@@ -17,17 +17,17 @@ from data.partitions import (
     domain_parts,
     domain_shares,
     feddf,
+    generator,
     hash_of,
     iid,
     lda,
     llt,
     quantity,
 )
-from data.random_draws import generator
 from data.readers.catalog import is_sites
 from data.readers.image_files import ImageFiles
 from data.resolve import resolve
-from data.samples import SampleCache, Samples, noisy
+from data.samples import SampleCache, Samples
 from data.settings import DataSettings
 from data.sites import agreement_of
 from data.standardization import column_sums, standardization
@@ -69,11 +69,6 @@ class Federation:
     """
     standardized_rows: int = 0
     """Training rows that mean and std of a table's columns are from; 0 where settings state them, and for images."""
-    noise: tuple[float, int] = (0.0, 0)
-    """(variance, seed) of Gaussian noise on training images, on the scale 0..1.
-
-    Client i = 0..K-1 gets variance * (i + 1) / K; 0 is no noise.
-    """
     _cache: SampleCache = field(default_factory=SampleCache, repr=False)
 
     @property
@@ -187,10 +182,6 @@ class Federation:
         samples = self.at(split, indices, device)
         if kind == "train" and client is not None:
             samples = replace(samples, augmentation=self.augmentation)
-            highest_variance, seed = self.noise
-            if highest_variance:
-                variance = highest_variance * (client + 1) / self.clients
-                samples = noisy(samples, variance, seed, client)
         if kind in ("test", "validation") and split.subjects is not None:
             subjects_N = _to_device(device, split.subjects[indices])
             if self.dataset.tests_subjects:
@@ -296,7 +287,6 @@ def _saved_partition(settings: DataSettings, data: Dataset) -> SavedPartition:
 
 def _federation_of_sites(settings: DataSettings) -> Federation:
     """Return the federation of sites:FILE as the server sees it: the sites' names, without samples."""
-    settings.require(settings.evaluate_on == "test", "evaluate_on", "must be test between sites")
     agreement = agreement_of(settings.dataset)
     none = np.zeros(0, np.int64)
     empty = SplitData(np.zeros((0, *settings.shape), np.uint8), labels=none, domains=none)
@@ -362,9 +352,6 @@ def _federation(
         groups.append([holdout])
     if validation is not None:
         groups.append(list(validation))
-    content = data.content
-    if settings.noise:
-        content += f" noise {settings.noise} {seed}"
     return Federation(
         dataset=data,
         train_indices=tuple(parts),
@@ -374,10 +361,9 @@ def _federation(
         counts_KC=counts_KC,
         augmentation=settings.augmentation,
         holdout_indices=holdout,
-        hash=hash_of(content, groups),
+        hash=hash_of(data.content, groups),
         validation_indices=validation,
         standardized_rows=standardized_rows,
-        noise=(settings.noise, seed),
     )
 
 
@@ -410,8 +396,7 @@ def partition_indices(
         case "feddf":
             return feddf(labels_N, clients, alpha, draws)
         case "llt":
-            is_literal = settings.llt_form == "literal"
-            return llt(labels_N, clients, classes, alpha, draws, is_literal)
+            return llt(labels_N, clients, classes, alpha, draws)
         case "quantity":
             return quantity(len(train), clients, alpha, draws, min_samples)
         case "classes-per-client":

@@ -71,7 +71,7 @@ class SavedPartition(BaseModel):
     @model_validator(mode="after")
     def check_contents(self) -> Self:
         """Raise ValueError for a changed file, a sample at two places, and a client without one."""
-        if self.checksum not in ("", self.hash):
+        if self.checksum and self.checksum != self.hash:
             rule = "is not as it was written: its checksum is another"
             raise ValueError(f"{rule}; without one it is taken as is")
         trained = np.concatenate([*self.train, self.holdout])

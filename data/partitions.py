@@ -26,6 +26,12 @@ HOPELESS = 30
 Poisson with mean 30, only one draw in 10^13 leaves none."""
 
 
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """Return a generator that depends on the run's seed and the purpose's name alone: no draw changes another one's."""
+    digest = hashlib.sha256(f"{seed}\n{purpose}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))
+
+
 def iid(labels_N: NDArray[np.int64], clients: int, generator: np.random.Generator) -> list[Indices]:
     """Shuffle and divide; sizes differ by at most one."""
     total = len(labels_N)
@@ -139,14 +145,12 @@ def llt(
     classes: int,
     alpha: float,
     generator: np.random.Generator,
-    literal: bool = False,
 ) -> list[Indices]:
     """Give the share `alpha` of class k to its main clients k, k + C, k + 2C, ... and the rest to all other clients.
 
     Both groups divide their share equally. This is the long-tailed partition of GossipFL and VHL (Tang et al., 2022),
-    whose code defines it for 10 and 100 clients and 10 classes. `literal` repeats that code: the other clients get
-    1 - alpha / (main clients of a class) in place of 1 - alpha, and then all shares are normalized. With 100 clients
-    and alpha = .9, the main clients then have .497 of a class.
+    whose code defines it for 10 and 100 clients and 10 classes. With 100 clients that code gives the main clients of a
+    class .497 of it at alpha = .9.
 
     Raises:
         SettingError: the number of clients is no multiple of the number of classes.
@@ -156,9 +160,10 @@ def llt(
     rule = f"must be a multiple of the number of classes, {classes}, under partition llt"
     require(clients % classes == 0, "clients", clients, rule)
     main = clients // classes
-    main_share = alpha / main if literal else alpha
-    tail = (1 - main_share) / (clients - main)
-    total_share = alpha + tail * (clients - main)  # 1 unless `literal`
+    tail = (1 - alpha) / (clients - main)
+    total_share = alpha + tail * (
+        clients - main
+    )  # 1 but for rounding, which the hashes of runs have in them
     shares_KC = np.full((clients, classes), tail / total_share)
     for client in range(clients):
         shares_KC[client, client % classes] = alpha / main / total_share

@@ -1,7 +1,6 @@
 """Resolution of data settings: `auto`, 0 and empty values are replaced by the values that they stand for."""
 
 import difflib
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +26,9 @@ from data.readers.catalog import (
 )
 from data.settings import OF_OWN, PARTITIONS, DataSettings
 from data.sites import resolved
-from data.text import is_whole, name_list
+from data.text import in_shell, is_whole, name_list
 
 USED_IN = {
-    "cinic_train": ("cinic",),
-    "window_width": ("abide",),
     "window_stride": ("abide",),
     "test_fold": ("abide", "own"),
     **dict.fromkeys(OF_OWN, ("own",)),
@@ -43,8 +40,7 @@ def resolve(settings: DataSettings) -> DataSettings:
     """Return the settings with explicit partition, clients, classes, input-shape, mean and std.
 
     Of vectors of a user's own data, a mean or std that is not stated stays empty: the training rows decide.
-    Reads only the partition-file, the column `site` of a user's table, or federation.toml. If `classes` or
-    `input-shape` is missing for a user's own data, it also looks at these data to suggest a value in the error.
+    Reads only the partition-file, the column `site` of a user's table, or federation.toml.
     Resolving twice changes nothing.
 
     Raises:
@@ -171,8 +167,6 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...], shape: tuple[
     images = len(shape) == 3
     rule = f"is for images, and the inputs are vectors of {shape[0]}"
     settings.require(images or settings.augmentation == "none", "augmentation", rule)
-    in_memory = images and not settings.in_files
-    settings.require(in_memory or not settings.noise, "noise", "is for images, which are in memory")
 
 
 def _sites(settings: DataSettings) -> tuple[str, ...]:
@@ -220,12 +214,9 @@ def _check_sizes(settings: DataSettings, partition: str, clients: int, classes: 
         settings.require(settings.imbalance_factor == 1, "train_images", rule)
         rule = f"contradicts largest-class = {settings.largest_class}"
         settings.require(settings.largest_class == 0, "train_images", rule, "set one of the two")
-    if partition == "llt":
-        if clients % classes:
-            rule = f"must be a multiple of the number of classes, {classes}, under partition llt"
-            raise SettingError("clients", clients, rule)
-        rule = f"has no effect with clients = {clients}, as many as classes: there the two forms are one"
-        settings.require(settings.llt_form == "exact" or clients > classes, "llt_form", rule)
+    if partition == "llt" and clients % classes:
+        rule = f"must be a multiple of the number of classes, {classes}, under partition llt"
+        raise SettingError("clients", clients, rule)
 
 
 def _usual(settings: DataSettings, names: tuple[str, ...]) -> CatalogEntry | None:
@@ -237,12 +228,12 @@ def _usual(settings: DataSettings, names: tuple[str, ...]) -> CatalogEntry | Non
     return replace(entry, shape=family.shape, mean=(family.mean,), std=(family.std,))
 
 
-def _require_stated(settings: DataSettings, names: tuple[str, ...], key: str) -> None:
+def _require_stated(settings: DataSettings, names: tuple[str, ...], field: str) -> None:
     """Raise SettingError for a user's own data whose classes or input-shape nothing says."""
-    for name in names:
-        if is_own(name):
-            value = getattr(settings, key.replace("-", "_"))
-            raise SettingError(key, value, _missing_rule(name, settings, key))
+    for name in filter(is_own, names):
+        rule = f"must be set for {name}: it is a setting of the run and never read off a client's files"
+        remedy = f"fedskew data check {in_shell(settings.dataset)} proposes classes and input-shape"
+        settings.require(False, field, rule, remedy)
 
 
 def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -270,7 +261,7 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the input shape, (C, H, W) or (F,): that of input-shape, else the data set's. Raises SettingError."""
     usual = _usual(settings, names)
     if not settings.input_shape.strip():
-        _require_stated(settings, names, "input-shape")
+        _require_stated(settings, names, "input_shape")
         assert usual is not None, "a data set of the catalog"
         return usual.shape
     shape = settings.shape
@@ -295,20 +286,19 @@ def _normalization(
         SettingError: another number of values, or a std that is not positive.
     """
     entry = _usual(settings, names)
-    usual: dict[str, tuple[float, ...]] = {"mean": (0.5,), "std": (0.5,)}
+    usual_mean, usual_std = ((0.5,), (0.5,)) if entry is None else (entry.mean, entry.std)
     if len(shape) == 1:
         own = any(map(is_own, names))
-        usual = {"mean": (), "std": ()} if own else {"mean": (0.0,), "std": (1.0,)}
-    elif entry is not None:
-        usual = {"mean": entry.mean, "std": entry.std}
+        usual_mean, usual_std = ((), ()) if own else ((0.0,), (1.0,))
     channels = shape[0] if len(shape) == 3 else 1
     texts = []
-    for key, stated in (("mean", settings.means), ("std", settings.stds)):
-        values = stated or usual[key]
-        if not stated and len(values) not in (0, channels):
-            values = (
-                round(sum(values) / len(values), 4),
-            )  # of images of another number of channels
+    for key, stated, usual in (
+        ("mean", settings.means, usual_mean),
+        ("std", settings.stds, usual_std),
+    ):
+        values = stated or usual
+        if not stated and len(values) not in (0, channels):  # of images of other channels
+            values = (round(sum(values) / len(values), 4),)
         if len(values) == 1:
             values *= channels
         rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
@@ -317,21 +307,3 @@ def _normalization(
     settings.require(all(value > 0 for value in settings.stds), "std", "must be greater than 0")
     mean, std = texts
     return mean, std
-
-
-def _missing_rule(name: str, settings: DataSettings, key: str) -> str:
-    """Return the rule that `key` must be set for a user's own data, with what fits all of the data on disk."""
-    from data.readers.user_data import seen  # for this error only: it reads the data
-
-    fitting = seen(settings.dataset, settings)
-    rule = f"must be set for {name}: it is a setting of the run and never read off a client's files"
-    suggestions = []
-    for missing in (key, "input-shape"):
-        stated = missing != key and settings.input_shape.strip()
-        if missing in fitting and not stated:
-            # JSON's texts are TOML's too.
-            suggestions.append(f"{missing} = {json.dumps(fitting[missing], ensure_ascii=False)}")
-    if suggestions:
-        listed = " and ".join(dict.fromkeys(suggestions))
-        return f"{rule}; what is there now would fit {listed}"
-    return rule

@@ -4,11 +4,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Generator, Tensor
 
 from data.augmentation import AUGMENTATIONS
-from data.random_draws import generator
 from data.readers.image_files import ImageFiles
 
 CACHE_BYTES = 2**28
@@ -98,15 +96,3 @@ def bytes_of(samples: Samples) -> int:
     """Return the bytes of the samples; files, which stay on the disk, have none."""
     inputs = samples.inputs_N.nbytes if isinstance(samples.inputs_N, Tensor) else 0
     return OVERHEAD_BYTES + inputs + samples.labels_N.nbytes
-
-
-def noisy(samples: Samples, variance: float, seed: int, client: int) -> Samples:
-    """Images with noise of that variance on the scale 0..1, where they become float32; drawn once, by client."""
-    images = samples.inputs_N
-    assert isinstance(images, Tensor), "noise is for images in memory"
-    scaled = images if images.is_floating_point() else images.float() / 255
-
-    draws = generator(seed, f"noise of client {client}")
-    standard_normal = draws.standard_normal(tuple(images.shape), "float32")
-    noise = variance**0.5 * torch.from_numpy(standard_normal).to(scaled.device)
-    return replace(samples, inputs_N=scaled + noise)

@@ -17,7 +17,7 @@ PARTITIONS: dict[str, tuple[str, ...]] = {
     "iid": (),
     "lda": ("alpha", "min_samples", "lda_form"),
     "feddf": ("alpha",),
-    "llt": ("alpha", "llt_form"),
+    "llt": ("alpha",),
     "quantity": ("alpha", "min_samples"),
     "classes-per-client": ("classes_per_client",),
     "domains": ("parts_per_domain", "domain_percent"),
@@ -40,6 +40,10 @@ PERCENT = Rule(
 
 LARGEST_INPUT = 100_000_000
 """Numbers that one image or vector may have."""
+LARGEST_IMAGE = 100_000_000
+"""Pixels of the largest image file that is decoded; a larger one is refused before it takes memory."""
+LARGEST_UNPACKED = 4 * 2**30
+"""Bytes that a file's arrays may have unpacked, or a table; more are refused before they are read."""
 
 
 OF_OWN = (
@@ -49,7 +53,6 @@ OF_OWN = (
     "columns",
     "missing",
     "outside_folder",
-    "split_seed",
     "labels",
 )
 """Settings by which one's own data are read, and no other."""
@@ -68,10 +71,6 @@ class DataSettings(Settings):
     """Let torchvision (for abide nilearn) download a missing data set into data-root."""
     cache: str = ""
     """Folder of the memory-mapped copies; empty is fedskew in the user's cache folder."""
-    max_image_pixels: Annotated[int, Ge(1)] = 100_000_000
-    """Pixels of the largest image file that is decoded; a larger one is refused before it takes memory."""
-    max_unpacked_mib: Annotated[int, Ge(1)] = 4096
-    """MiB that an npz file's arrays may have unpacked, or a table; more are refused before they are read."""
     classes: str = ""
     """Class names in order, comma-separated (one with a comma in it in double quotes), or their number; empty is the
     data set's own (one's own data need it)."""
@@ -97,8 +96,6 @@ class DataSettings(Settings):
     median fills inputs with their column's median of the training rows."""
     outside_folder: bool = False
     """csv: a path may lead out of the table's folder."""
-    split_seed: Annotated[int, Ge(0)] = 0
-    """folder, csv, hf: seed of the test split, if the data do not define it."""
     mean: str = ""
     """Mean of each channel, comma-separated, on the scale 0..1; empty is the data set's own, and of one's own vectors
     that of each column's training rows."""
@@ -107,12 +104,8 @@ class DataSettings(Settings):
     as they are."""
     recipe: Annotated[str, OneOf("none", "fedbn")] = "none"
     """Several domains: fedbn makes them equally large as in FedBN, digits also split anew; none changes nothing."""
-    cinic_train: Annotated[str, OneOf("train+valid", "train")] = "train+valid"
-    """cinic10: train+valid trains on both splits, as FedMA does; train leaves valid as validation data."""
-    window_width: Annotated[int, Ge(3)] = 32
-    """abide: time points in a window; two time points always correlate perfectly."""
     window_stride: Annotated[int, Ge(1)] = 1
-    """abide: time points from one window to the next."""
+    """abide: time points from one window of 32 to the next."""
     test_fold: Annotated[int, Ge(0)] = 0
     """abide, and own data without a test split: the fifth that is for testing, 0 to 4; or the column fold's value."""
     augmentation: Annotated[
@@ -149,16 +142,12 @@ class DataSettings(Settings):
     lda_form: Annotated[str, OneOf("balanced", "plain")] = "balanced"
     """lda: balanced, a client that has its even share gets nothing of later classes, as in public code; or plain, the
     Dirichlet's shares alone, as in the papers' texts."""
-    llt_form: Annotated[str, OneOf("exact", "literal")] = "exact"
-    """llt: exact, the main clients hold alpha; or literal, the public code's shares, .497 of alpha = .9 for N = 100."""
     classes_per_client: Annotated[int, Ge(1)] = 2
     """classes-per-client: number of classes per client; the clients of a class share it equally."""
     parts_per_domain: Annotated[int, Ge(0), Le(10)] = 0
     """domains: 1 to 10 cuts every domain into ten parts and makes that many of them clients; 0 does not cut."""
     domain_percent: Annotated[float, PERCENT] = 100.0
     """domains: percent of a domain's training samples at its client, a multiple of 10 or less than 10."""
-    noise: Annotated[float, Ge(0)] = 0.0
-    """Client i = 0..K-1 has Gaussian noise of variance noise * (i + 1) / K on its training images (scale 0..1)."""
 
     def validate(self) -> None:
         if self.partition == "llt":

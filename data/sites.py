@@ -7,14 +7,13 @@ from typing import Any
 
 from data.agreement import Agreement, read_agreement
 from data.errors import DataError, SettingError
-from data.readers.catalog import KNOWN, SITES_PREFIX
+from data.readers.catalog import SITES_PREFIX
 from data.settings import OF_OWN, DataSettings
 from data.text import name_list
 
 RESOLVED = re.compile(r"(?P<path>.+)#(?P<sha256>[0-9a-f]{64})")
 """FILE#SHA256: how resolved settings name the agreement, so that it cannot be changed under a run."""
-OF_ABIDE = ("window_width", "window_stride", "test_fold")
-OF_ALL = ("dataset", "augmentation", *OF_ABIDE, "clients", "partition")
+OF_ALL = ("dataset", "augmentation", "clients", "partition")
 """What a run states for all sites beside what the agreement says."""
 NOT_OF_SITES = (
     "does not go with dataset = sites:FILE: a site reads its own data, and the server has no sample"
@@ -57,26 +56,22 @@ def resolved(settings: DataSettings) -> DataSettings:
         rule = "'sites:' must go on with the path of federation.toml"
         raise SettingError("dataset", settings.dataset, rule)
     agreement = agreement_of(settings.dataset)
-    agreed = as_settings(agreement)
-    clients = len(agreement.sites)
-    usual = DataSettings()
-    allowed: dict[str, tuple[Any, ...]] = {name: ("", value) for name, value in agreed.items()}
-    allowed |= {"clients": (0, clients), "partition": ("auto", "domains")}
-    if len(agreement.shape) != 3:
-        allowed["augmentation"] = ("none",)
-    for name in (entry.name for entry in fields(settings)):
-        stated = getattr(settings, name)
-        if name not in (*allowed, *OF_ALL) and stated != getattr(usual, name):
-            raise SettingError(settings.key(name), stated, NOT_OF_SITES)
-        if stated not in allowed.get(name, (stated,)):
-            values = " or ".join(str(value) or "left out" for value in dict.fromkeys(allowed[name]))
-            rule = f"must be {values}, by federation.toml"
-            raise SettingError(settings.key(name), stated, rule)
+    agreed = as_settings(agreement) | {"clients": len(agreement.sites), "partition": "domains"}
+    free = ["dataset", "augmentation"]
+    if len(agreement.shape) != 3:  # augmentation is for images
+        free.remove("augmentation")
+        agreed["augmentation"] = "none"
+    for name in (field.name for field in fields(settings)):
+        is_agreed = getattr(settings, name) == agreed.get(name)
+        if is_agreed or name in free or settings.is_default(name):
+            continue
+        if name not in agreed:
+            raise settings.error(name, NOT_OF_SITES)
+        agreed_value = f"{agreed[name]}, by federation.toml, or " if agreed[name] else ""
+        raise settings.error(name, f"must be {agreed_value}left out")
     if not RESOLVED.fullmatch(file):
         file = f"{Path(file).expanduser().resolve()}#{agreement.sha256}"
-    return replace(
-        settings, dataset=f"{SITES_PREFIX}{file}", clients=clients, partition="domains", **agreed
-    )
+    return replace(settings, dataset=f"{SITES_PREFIX}{file}", **agreed)
 
 
 def as_settings(agreement: Agreement) -> dict[str, Any]:
@@ -111,22 +106,7 @@ def settings_at_site(
 ) -> DataSettings:
     """Return the settings by which a site reads `spec`; of the run's, only what no site decides for itself counts.
     `reading` is how this one reads: of it the settings of OF_OWN count.
-
-    Raises DataError where the classes of a known data set are not the agreement's.
     """
-    prefix, _, file_name = spec.partition(":")
-    run: dict[str, Any] = {"augmentation": settings.augmentation}
-    run |= {field: getattr(reading, field) for field in OF_OWN}
-    if prefix == "abide":
-        path = Path(file_name)
-        spec = abide_name(path.name)
-        class_names = KNOWN[spec].class_names
-        if class_names != agreement.classes:
-            agreed = ", ".join(agreement.classes)
-            rule = f"its classes are {', '.join(class_names)}, and federation.toml says {agreed}"
-            raise DataError(rule, where=file_name)
-        run["data_root"] = str(path.parent)
-        run |= {field: getattr(settings, field) for field in OF_ABIDE}
     inputs = as_settings(agreement)
     if not agreement.mean:
         # The site's own mean and std would be others than all sites': `ClientRuntime.standardize` gets those.
@@ -136,11 +116,7 @@ def settings_at_site(
         cache=str(cache),
         partition="pooled",
         clients=1,
-        **run,
+        augmentation=settings.augmentation,
+        **{field: getattr(reading, field) for field in OF_OWN},
         **inputs,
     )
-
-
-def abide_name(site: str) -> str:
-    """Return the name of the data set of a site of ABIDE."""
-    return f"abide-{site.lower().replace('_', '-')}"

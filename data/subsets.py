@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from data.dataset import Dataset, SplitData
 from data.errors import SettingError
-from data.partitions import Indices
-from data.random_draws import generator
+from data.partitions import Indices, generator
 
 HOLDOUT = "holdout-per-class"
 SHOWN = 10

@@ -8,7 +8,7 @@ import contextlib
 import io
 import json
 import os
-import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -179,6 +179,8 @@ class LocalFederation:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         """By site, its `fedskew-site start`; by SITE/link and SITE/train, its halves."""
         self.jobs: list[Job] = []
+        self.inputs: list[str] = []
+        """Options of `federation new` that say what the inputs are."""
 
     @property
     def places(self) -> dict[str, Path]:
@@ -189,7 +191,9 @@ class LocalFederation:
         """Deal a data set out into a folder a site."""
         many = [] if dataset == "abide" else ["--sites", str(sites)]
         chosen = settings([*SPLITS[dataset], *words])
-        fedskew("data", "export-sites", dataset, self.sites, *many, *chosen)
+        printed = fedskew("data", "export-sites", dataset, self.sites, *many, *chosen)
+        command = shlex.split(printed.splitlines()[-1])
+        self.inputs = command[command.index("--classes") :]
 
     def found(
         self,
@@ -203,12 +207,6 @@ class LocalFederation:
         The gateway listens on `host`; `address` is what sites connect to, where something lies between them and
         the gateway. `agree` changes federation.toml's text before the sites get it.
         """
-        skeleton = (self.sites / "federation.toml").read_text()
-        agreed = {key: re.findall(rf"^{key} = (.*?)(?:  #.*)?$", skeleton, re.MULTILINE)[0] for key in
-                  ("classes", "input-shape", "mean", "std")}  # fmt: skip
-        lists = {
-            key: ",".join(map(str, json.loads(agreed[key]))) for key in ("classes", "mean", "std")
-        }
         gateway = f"{host}:{free_port()}"
         words = [
             "--name",
@@ -220,9 +218,7 @@ class LocalFederation:
             "--min-sites",
             str(min_sites),
         ]
-        words += ["--input-shape", json.loads(agreed["input-shape"])]
-        words += [word for key, text in lists.items() for word in (f"--{key}", text)]
-        fedskew("federation", "new", self.folder, *words)
+        fedskew("federation", "new", self.folder, *words, *self.inputs)
         for name, place in self.places.items():
             lines = fedskew_site("key", place / "node.key", "--name", name)
             key_file = place / "key.txt"

@@ -192,7 +192,7 @@ class Run:
         method = self.settings.general.method
         if agreement is not None:
             ask_sites(self.strategy, self.grid, agreement, method, self.report_line)
-        vectorized = how_vectorized(self.settings, self.model, self.federation.dataset.shape)
+        vectorized = how_vectorized(self.settings, self.model, self.federation)
         if vectorized:
             clients = self.settings.training.clients_per_pass
             self.report_line(f"clients-per-pass = {clients}: {vectorized}")

@@ -138,7 +138,7 @@ class GeneralSettings(Settings):
 
 WITHOUT_EFFECT_ON_NUMBERS = {
     "device", "results", "overwrite", "data-root", "download", "cache", "nodes", "node-wait", "timeout",
-    "min-reply-share", "tensorboard", "mlflow", "wandb", "max-image-pixels", "max-unpacked-mib",
+    "min-reply-share", "tensorboard", "mlflow", "wandb",
 }  # fmt: skip
 """Keys that the hash in a run's id leaves out."""
 
@@ -239,7 +239,9 @@ class RunSettings:
         trains_backbone = is_backbone(self.general.model) and self.model.freeze != "all"
         if self.agreement is not None or trains_backbone:
             return 1
-        model = sized_model(self.general.model, self.input_shape, self.data.num_classes, self.model)
+        # Not `sized_model`: on the meta device torch imports its compiler for a forward pass.
+        classes = self.data.num_classes
+        model = build(self.general.model, self.input_shape, classes, 0, self.model)
         return fitting_clients(model, self.input_shape, self.training.batch_size)
 
     @cached_property

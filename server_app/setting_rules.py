@@ -193,8 +193,6 @@ def check_model(run: RunSettings) -> None:
         kept = f"has no effect on features that are kept ({setting}): an image's are computed once"
         if data.augmentation != "none":
             raise run.error("augmentation", kept)
-        if data.noise:
-            raise run.error("noise", kept)
     if run.model.norm == "group" and not takes_batch_norm(model, data, PLAIN):
         rule = f"has no effect: {model} has no batch norm"
         raise run.error("norm", rule, with_batch_norm(run))

@@ -100,16 +100,16 @@ COARSE = "; bfloat16 rounds sums of another order: weights differ by 1e-3 to 1e-
 """What the line about clients-per-pass, and the summary, add for bfloat16."""
 
 
-def how_vectorized(settings: RunSettings, model: Classifier, shape: tuple[int, ...]) -> str:
+def how_vectorized(settings: RunSettings, model: Classifier, federation: Federation) -> str:
     """Return how clients train with clients-per-pass, for the log; empty where it is not set.
 
-    `shape` is that of the model's inputs: of images, or of the features that are kept in their place.
+    `federation` has the data as the model takes them: images, or the features that are kept in their place.
     """
     if settings.training.clients_per_pass == 1:
         return ""
     if settings.agreement is not None:
         return "one by one: a site is one client"
-    reason = obstacle(model, shape, settings.variants)
+    reason = obstacle(model, federation.dataset.shape, settings.variants)
     if reason:
         return f"one by one: {reason}"
     if settings.training.precision == "bfloat16":

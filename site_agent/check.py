@@ -23,7 +23,7 @@ from cryptography import x509
 from client_app.column_sums import ColumnSums
 from client_app.models.backbone import TORCHVISION, load_torchvision
 from data import DataError, DataSettings, InputError
-from data.data_warnings import of_samples, refuse_copies
+from data.data_warnings import refuse_copies, warnings_of_copies
 from data.dataset import Dataset
 from data.readers.catalog import is_own
 from site_agent.agreed_files import own_module, own_weights
@@ -260,11 +260,11 @@ def standardization(site: Site) -> str:
 
 
 def copies(data: Dataset) -> str:
-    """Whether test samples are training samples too, or images are of one value; up to 4,096 are looked at."""
+    """Whether test samples are training samples too; up to 4,096 are looked at."""
     refuse_copies(data)
-    if found := of_samples(data):
+    if found := warnings_of_copies(data):
         return Warned("; ".join(found))
-    return "no test sample is a training sample, and no image is of one value"
+    return "no test sample is a training sample"
 
 
 # ---- the connection to the coordinator -------------------------------------------------------------------------------

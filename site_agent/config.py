@@ -18,9 +18,8 @@ from pydantic import (
 from client_app.local_site import DEFAULT_PERMISSIONS, PERMISSIONS, NotAgreed
 from data import DataError, DataSettings, SettingError
 from data.agreement import Agreement, read_agreement
-from data.readers.catalog import KNOWN, labels_file
+from data.readers.catalog import labels_file
 from data.settings import OF_OWN, USUAL
-from data.sites import abide_name
 from data.toml_file import BrokenRule, HostPort, Texts, TomlTable, read_toml, table_of
 from site_agent.audit import Audit
 
@@ -28,7 +27,7 @@ NOT_OF_AN_APP = ("device", "mask-key", "weights", "module", "read", "policy")
 """Keys of site.toml that are about FedSkew's own app, and have no meaning for another one."""
 MASK_KEY = "mask.key"
 """The file of the key for masked sums, beside site.toml, where that names no other."""
-DATA = ("folder", "npz", "csv", "abide")
+DATA = ("folder", "npz", "csv")
 RUN = re.compile(r"[A-Za-z0-9](?:\.?[A-Za-z0-9+_-]){0,199}")
 """A run's id, which names a folder at a site. The method MODULE:CLASS has a full stop in it, and `..` is no id."""
 
@@ -75,15 +74,11 @@ def data_here(text: str, info: ValidationInfo) -> str:
     """Return KIND:PATH with the absolute path of the data. Raises ValueError for what is not there."""
     kind, _, named = text.partition(":")
     if kind not in DATA or not named.strip():
-        raise ValueError("must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE")
-    path = here = path_from(named, info)
-    if kind == "abide":
-        if abide_name(path.name) not in KNOWN:
-            raise ValueError(f"{path.name} is no site of ABIDE")
-        here = path.parent
-    is_there = here.is_file() if kind in ("npz", "csv") else here.is_dir()
+        raise ValueError("must be folder:PATH, npz:PATH or csv:PATH")
+    path = path_from(named, info)
+    is_there = path.is_dir() if kind == "folder" else path.is_file()
     if not is_there:
-        raise ValueError(f"there is no {here}")
+        raise ValueError(f"there is no {path}")
     return f"{kind}:{path}"
 
 
@@ -206,7 +201,7 @@ class Site(TomlTable):
     """The one that the site has approved."""
     name: str
     data: Annotated[str, AfterValidator(data_here)]
-    """folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE."""
+    """folder:PATH, npz:PATH or csv:PATH."""
     state: Annotated[SitePath, AfterValidator(folder_or_nothing)]
     """Folder of its memory and cache, which belong to nobody else."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
@@ -232,11 +227,9 @@ class Site(TomlTable):
             self.agreement.number(self.name)
         except LookupError as error:
             raise BrokenRule("name", str(error)) from None
-        kind, _, data = self.data.partition(":")
+        _, _, data = self.data.partition(":")
         if Path(data).resolve().is_relative_to(self.state.resolve()):
             raise BrokenRule("data", f"must not lie below state, {self.state}: that is deleted")
-        if self.reading != USUAL and kind == "abide":
-            raise BrokenRule("data", "is read in one way: [read] has no effect")
         stated = {type(self).model_fields[name].alias for name in self.model_fields_set}
         for key in NOT_OF_AN_APP:
             if self.app is not None and key in stated:

@@ -36,8 +36,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from data import DataError, SettingError
-from data.file_stamps import stamp_of
-from data.log_files import KEPT, LARGEST, rotate
+from data.files import KEPT, LARGEST, rotate, stamp_of
 from site_agent.audit import NO_ENTRY, complete_lines
 from site_agent.keys import read_private
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import race_replay
+from benchmarks import paper_scale, race_replay
 from benchmarks.__main__ import SUITE
 from benchmarks.peers.work import WORKS
 
@@ -61,3 +61,11 @@ def test_what_a_choice_loses_follows_from_the_scores_of_the_seed_that_it_has_not
 )
 def test_a_head_shares_its_training(method: str, training: str) -> None:
     assert race_replay.training(method) == training
+
+
+def test_a_step_at_the_papers_scale_is_of_the_table_and_keeps_finished_runs_alone(
+    tmp_path: Path,
+) -> None:
+    for step in paper_scale.STEPS.values():
+        overrides = {**paper_scale.OF_GPU, "rounds": step.rounds}
+        assert paper_scale.records(step, overrides, tmp_path, tmp_path) == []

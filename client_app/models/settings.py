@@ -30,8 +30,9 @@ class ModelSettings(Settings):
     """Channels of resnet-8's stem and first stage, doubled in each of the other two; 0 is the paper's 64."""
 
     components: Annotated[int, Ge(0), Le(4096)] = 0
-    """Frozen features (freeze = all, random-conv): so many principal components stand in their place, each with mean 0
-    and standard deviation 1 over all clients' training samples. 0 takes the features as they are."""
+    """Frozen features (freeze = all, random-conv): so many principal components of the standardized features stand in
+    their place, each with mean 0 and standard deviation 1 over all clients' training samples. 0 takes the features as
+    they are."""
     hidden: Annotated[int, Ge(0), Le(4096)] = 0
     """Frozen features: units of a layer with ReLU between them and the head; 0 has none."""
 

@@ -19,6 +19,9 @@ from data.readers.npz import read_arrays
 from data.readers.splits import Raw, Split, folds
 from data.settings import DataSettings
 
+WINDOW_WIDTH = 32
+"""Time points in a window."""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -58,7 +61,7 @@ def read_site(path: Path, settings: DataSettings) -> Site:
     )
 
 
-def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
+def windows_of(site: Site, stride: int, fold: int, width: int = WINDOW_WIDTH) -> Raw:
     """The windows of one site's subjects: a fifth of the subjects is for testing, no subject is on both sides.
 
     Raises:
@@ -68,7 +71,7 @@ def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
     if lengths.min() < width:
         first = int(np.argmin(lengths))
         has = f"subject {first} has {lengths[first]} time points"
-        rule = f"{has}, window-width = {width} needs more"
+        rule = f"{has}, a window of {width} needs more"
         raise DataError(rule, where=site.where)
     regions = sorted({series.shape[1] for series in site.series})
     if len(regions) > 1:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError
-from data.private_files import owner_only
+from data.files import owner_only
 
 VERSION = 3
 """Part of every key: raise it when the same files would be read into other arrays."""

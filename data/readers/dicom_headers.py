@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from data.errors import DataError
-from data.file_stamps import FileStamp, stamp_of
+from data.files import FileStamp, stamp_of
 from data.readers.file_type import is_dicom_file
 from data.readers.image_files import ImageFiles
 from data.readers.medical import dicom_data

@@ -185,7 +185,7 @@ def refuse_no_classes(
         rule = f"no image in any class folder: {LAYOUT}"
         raise DataError(rule, where=empty[0], remedy=remedy_for(path))
     if len(classes) < 2 and not settings.classes.strip():
-        rule = f"holds images of one class, {classes[0]}, and there must be two: {LAYOUT}"
+        rule = f"holds images of one class, {classes[0]}: {LAYOUT}"
         raise DataError(rule, where=path, remedy=remedy_for(path))
 
 
@@ -218,7 +218,7 @@ def refuse_sites(path: Path) -> None:
             f"every folder holds folders of its own, such as {', '.join(first[:4])}",
             where=path,
             remedy=(
-                "if these are the classes, the others are sites: ",
+                "if these are classes or splits, the others are sites: ",
                 SetOption("dataset", dataset),
             ),
         )
@@ -281,7 +281,8 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
         example = f"{without[0].relative_to(path)} ({PATIENT} {headers[without[0]].patient!r})"
         found = f"{len(without)} of {len(images)} files have no label, such as {example}"
         if settings.missing != "drop" or not labelled:
-            raise DataError(found, where=where, remedy=(DROP_ROWS, " leaves these out"))
+            remedy = (DROP_ROWS, " leaves these out") if labelled else ""
+            raise DataError(found, where=where, remedy=remedy)
         notes.append(f"{found}: left out by missing = drop")
 
     columns = {role: [row[role] for row in labelled.values()] for role in names}

@@ -64,7 +64,7 @@ class ImageFiles:
     """Channels, height, width."""
     central: bool = False
     settings: DataSettings = field(default_factory=DataSettings)
-    """How files are read: max-image-pixels, pixel-range and frame."""
+    """How files are read: pixel-range and frame."""
 
     dtype = np.dtype(np.uint8)
     ndim = 4

@@ -56,7 +56,7 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
     """Return the numbers of a file whose black and white are a question, else an image of mode L or RGB.
 
     Raises:
-        DataError: a file that is missing, no image, or of more pixels than max-image-pixels, which are counted before
+        DataError: a file that is missing, no image, or of more pixels than LARGEST_IMAGE, which are counted before
             it takes memory for them.
     """
     try:
@@ -91,12 +91,12 @@ def read_with_pil(
         warnings.simplefilter("ignore")  # about metadata beside the pixels
         # Not by its name: Pillow maps such a file into memory, and a TIFF image on its side then comes out garbled.
         with Image.open(stream, formats=FORMATS) as opened:
-            refuse_large(file, opened.width * opened.height, settings)
+            refuse_large(file, opened.width * opened.height)
             # What a camera adds to a JPEG file are previews.
             if settings.frame or opened.format != "MPO":
                 opened.seek(chosen_frame(file, getattr(opened, "n_frames", 1), settings))
             # A page of TIFF may be larger than the first one.
-            refuse_large(file, opened.width * opened.height, settings)
+            refuse_large(file, opened.width * opened.height)
             refuse_what_pillow_loses(file, opened)
             return stored_of_pil(file, opened, channels)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.extras import needed
-from data.random_draws import generator
+from data.partitions import generator
 from data.readers.abide import fetch_pcp, incomplete, read_pcp, read_site, windows_of
 from data.readers.array_types import Shape
 from data.readers.catalog import IMAGENET_LT, KNOWN
@@ -80,17 +80,15 @@ def abide(root: Path, name: str, settings: DataSettings) -> Raw:
         if settings.download and incomplete(folder, file.stem):
             fetch_pcp(root, file.stem)
         site = read_pcp(folder, file.stem)
-    return windows_of(site, settings.window_width, settings.window_stride, settings.test_fold)
+    return windows_of(site, settings.window_stride, settings.test_fold)
 
 
 # ---- lists of images -------------------------------------------------------------------------------------------------
 
 
 def cinic(folder: Path, name: str, settings: DataSettings) -> Lists:
-    """List train/CLASS/*, valid/CLASS/*, test/CLASS/*; `cinic-train` says whether valid is training data."""
+    """List train/CLASS/*, valid/CLASS/*, test/CLASS/*; valid is training data too, as in FedMA."""
     train, valid, test = (of_folders(folder, part, name) for part in ("train", "valid", "test"))
-    if settings.cinic_train == "train":
-        return {"train": train, "test": test, "val": valid}
     return {"train": train + valid, "test": test}
 
 

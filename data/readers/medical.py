@@ -12,7 +12,7 @@ from data.errors import DataError, SetOption
 from data.extras import needed
 from data.readers.array_types import Array, Booleans, Bytes, Floats
 from data.readers.intensity import Stored, chosen_frame
-from data.settings import DataSettings
+from data.settings import LARGEST_IMAGE, DataSettings
 
 MONOCHROME = ("MONOCHROME1", "MONOCHROME2")
 COLOR = ("RGB", "PALETTE COLOR", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
@@ -48,7 +48,7 @@ def read_dicom(file: Path, settings: DataSettings) -> Stored | Bytes:
         rows, columns = data.get("Rows"), data.get("Columns")
         if not rows or not columns or "PixelData" not in data:
             raise DataError("is a DICOM file without an image (PixelData)", where=file)
-        refuse_large(file, rows * columns, settings)
+        refuse_large(file, rows * columns)
         photometric = text_of(data, "PhotometricInterpretation")
         if photometric not in MONOCHROME + COLOR:
             rule = f"must be one of {', '.join(MONOCHROME + COLOR)}"
@@ -91,12 +91,10 @@ def complete(data: Any, frame: int) -> None:
             setattr(data, name, usual)
 
 
-def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:
-    """Raise DataError for an image of more pixels than the settings allow, before it takes memory."""
-    most = settings.max_image_pixels
-    if pixels > most:
-        rule = f"is an image of more pixels than max-image-pixels = {most}"
-        raise DataError(rule, where=file)
+def refuse_large(file: Path, pixels: int) -> None:
+    """Raise DataError for an image of more pixels than LARGEST_IMAGE, before it takes memory."""
+    if pixels > LARGEST_IMAGE:
+        raise DataError(f"is an image of more than {LARGEST_IMAGE} pixels", where=file)
 
 
 def color_of(file: Path, data: Any, frame: int) -> Bytes:
@@ -256,7 +254,7 @@ def read_nifti(file: Path, settings: DataSettings) -> Stored:
     through = max(flat, default=2)
     axis = by_axis.index(through)
     count = lengths[axis]
-    refuse_large(file, math.prod(lengths[:3]) // count, settings)
+    refuse_large(file, math.prod(lengths[:3]) // count)
     place = chosen_frame(file, count, settings)
     if orientation[axis, 1] < 0:
         place = count - 1 - place

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from data.errors import DataError
 from data.extras import needed
-from data.random_draws import generator
+from data.partitions import generator
 from data.readers.catalog import FAMILIES, KNOWN
 from data.readers.image_files import ImageFiles
 from data.readers.layouts import read_layout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from data.errors import DataError, Remedy, SetOption, either
 from data.readers.file_type import HEAD, truly
-from data.settings import IGNORE, ROLES, DataSettings
+from data.settings import IGNORE, LARGEST_UNPACKED, ROLES, DataSettings
 from data.text import finite_number, is_whole, name_list, printable, said
 
 LABEL = "label"
@@ -91,7 +91,7 @@ def read_table(
 
     Args:
         path: The file. Excel may have written `sep=;` before its header.
-        settings: Of these, `columns` and max-unpacked-mib count.
+        settings: Of these, `columns` counts.
         known: Names of columns, in small letters: where the header holds several separators, the one by which a column
             gets a name of these or of `columns` separates.
         most: Read no more than so many rows, of which the first that is not empty is the header.
@@ -103,9 +103,8 @@ def read_table(
     where = str(path)
     if not path.is_file():
         raise DataError("there is no such file", where=where)
-    limit = settings.max_unpacked_mib
-    if path.stat().st_size > limit * MIB:
-        raise DataError(f"is larger than max-unpacked-mib = {limit} allows", where=where)
+    if path.stat().st_size > LARGEST_UNPACKED:
+        raise DataError(f"must be at most {LARGEST_UNPACKED // MIB} MiB large", where=where)
     stated = (*settings.column_names.values(), *settings.ignored_columns)
     try:
         rows, separator, encoding = _rows_in(path, {*known, *map(str.lower, stated)}, most)

@@ -13,7 +13,7 @@ import numpy as np
 
 from data.errors import DataError, Remedy, SetOption
 from data.extras import needed
-from data.random_draws import generator
+from data.partitions import generator
 from data.readers.array_types import Array, Booleans, Integers, Shape, Texts
 from data.readers.image_files import ImageFiles
 from data.readers.rows import all_together
@@ -164,7 +164,7 @@ class Manifest:
             what = self.names[self.patients]
             sentences.append(f"{number} patients by {what}, each on one side alone")
         if not self.of("split") and not self.of("fold"):
-            who = "nothing says who tests: a fifth does, drawn by split-seed and test-fold"
+            who = "nothing says who tests: a fifth does, which test-fold chooses"
             sentences.append(who)
         return sentences
 
@@ -221,7 +221,7 @@ def is_plain(manifest: Manifest, settings: DataSettings) -> bool:
     """Return whether a table of numbers has labels and perhaps subjects alone, and its first fifth tests."""
     if isinstance(manifest.inputs, ImageFiles) or manifest.columns.keys() - {"label", "subject"}:
         return False
-    return not settings.split_seed and not settings.test_fold
+    return not settings.test_fold
 
 
 def sides(manifest: Manifest, everything: Split, settings: DataSettings) -> Texts:
@@ -373,7 +373,7 @@ def fifth(
     site_N = np.zeros_like(labels_N) if sites_N is None else sites_N
     site_U = site_N[first_sample_U]
 
-    draws = generator(settings.split_seed, "who tests")
+    draws = generator(0, "who tests")
     tested = []
     for site in np.unique(site_U):
         is_here_U = site_U == site

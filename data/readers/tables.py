@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data.errors import DataError, Remedy, SetOption
-from data.file_stamps import FileStamp, stamp_of
+from data.files import FileStamp, stamp_of
 from data.readers.array_types import Floats
 from data.readers.dicom_headers import with_origins
 from data.readers.image_files import ANY_SIZE, ImageFiles
@@ -37,7 +37,7 @@ LARGEST = float(np.finfo(np.float32).max)
 """The largest number that a cell may have: inputs are float32."""
 INPUT, IGNORED = "input", "ignored"
 """What `columns_of` calls columns without a role."""
-OF_READING = ("classes", "columns", "missing", "outside_folder", "max_unpacked_mib")
+OF_READING = ("classes", "columns", "missing", "outside_folder")
 """The settings that change what a scan finds."""
 HEADER_ROWS = 20
 """Rows among which the header is looked for: those before it are empty."""

@@ -180,11 +180,3 @@ def _all_classes(dataset: str, guesses: dict[str, Guess]) -> str:
         raise DataError(rule, where=dataset, remedy="and every file must number them in that order")
     union = {name for text in by_member.values() for name in names_in(text)}
     return name_list(classes_of(list(union)))
-
-
-def seen(dataset: str, settings: DataSettings) -> dict[str, str]:
-    """Propose settings, like `guess_settings`, as far as the data can be read."""
-    try:
-        return guess_settings(dataset, settings).settings
-    except (OSError, ValueError):
-        return {}

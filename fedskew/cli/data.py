@@ -10,19 +10,17 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from data import DataError, DataSettings, require
-from data.partition_files import save as write_partition
+from data import DataError, DataSettings
 from data.readers.catalog import (
     ALIASES,
     DOMAINS_PREFIX,
     KNOWN,
     NAMED_KINDS,
-    domain_names,
     is_own,
     labels_file,
     members,
 )
-from data.text import name_list
+from data.text import in_shell, name_list
 from fedskew.cli.options import AsJson, Settings
 from fedskew.cli.run_selection import check_settings, checked_texts
 from fedskew.cli.terminal import (
@@ -128,34 +126,18 @@ def save(
         Path, typer.Argument(help="The file to write; the setting partition-file reads it.")
     ],
     settings: Settings = None,
-    table: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="CSV",
-            help="Read it from a CSV with columns sample and client.",
-        ),
-    ] = None,
 ) -> None:
     """Save a partition to a file, for the setting partition-file."""
     stated = checked_texts(settings)
-    if table is not None:
-        require(table.is_file(), "--from", str(table), "there is no such file")
-    from data import federate, load
-    from data.export import partition_by_table, save_partition
+    from data import federate
+    from data.export import save_partition
     from server_app.settings import parse
 
     chosen = parse(stated)
-    if table is not None:
-        partition = partition_by_table(table, load(chosen.data))
-        write_partition(file, partition)
-        parts, tests = partition.train, len(partition.test)
-    else:
-        federation = federate(chosen.data, chosen.general.seed)
-        save_partition(federation, file)
-        parts, tests = federation.train_indices, len(federation.global_test)
-    samples = sum(map(len, parts))
-    out.print(f"{file}: {len(parts)} clients, {samples} training and {tests} test")
+    federation = federate(chosen.data, chosen.general.seed)
+    save_partition(federation, file)
+    samples, tests = federation.counts_KC.sum(), len(federation.global_test)
+    out.print(f"{file}: {federation.clients} clients, {samples} training and {tests} test")
 
 
 def matrix_table(federation: "Federation", title: str) -> Table:
@@ -245,7 +227,7 @@ def export_sites(
     ] = 0,
     settings: Settings = None,
 ) -> None:
-    """Write each client of a partition as a site's folder with data.npz and site.toml, and a federation.toml."""
+    """Write each client of a partition as a site's folder with data.npz, and print the command for its federation."""
     stated = checked_texts(settings, alone=False)
     is_named = dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX)
     given = {**stated, "dataset": dataset if is_named else own_name(dataset)}
@@ -258,9 +240,18 @@ def export_sites(
 
     chosen = parse(given)
     federation = federate(chosen.data, chosen.general.seed)
-    (name_of_domain,) = domain_names((dataset,))
-    folders = write_sites(federation, out_folder, name_of_domain)
+    folders = write_sites(federation, out_folder)
     for folder, counts_C in zip(folders, federation.counts_KC, strict=True):
         classes = np.count_nonzero(counts_C)
         out.print(f"{folder}: {counts_C.sum()} training samples of {classes} classes")
-    out.print(f"{out_folder / 'federation.toml'}: its empty keys must be filled in")
+    data = federation.dataset
+    inputs = {
+        "--classes": name_list(data.class_names),
+        "--input-shape": "x".join(map(str, data.shape)),
+        "--columns": name_list(data.input_columns),
+    }
+    if not federation.standardized_rows:  # a table's columns are standardized over all sites
+        inputs["--mean"] = ",".join(map(str, data.mean))
+        inputs["--std"] = ",".join(map(str, data.std))
+    words = [f"{option} {in_shell(value)}" for option, value in inputs.items() if value]
+    print(f"fedskew federation new FOLDER --name NAME --address HOST:PORT {' '.join(words)}")

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 out = console()
 READ_BY = (
-    "first_label", "pixel_range", "frame", "columns", "missing", "split_seed", "test_fold", "outside_folder",
-    "max_image_pixels", "max_unpacked_mib",
+    "first_label", "pixel_range", "frame", "columns", "missing", "test_fold", "outside_folder",
 )  # fmt: skip
 """Settings by which inputs are read."""
 SHOWN_ROWS = 20

@@ -147,12 +147,6 @@ def moments_of(federation: Federation) -> Moments | None:
     moments = [central_moments(inputs, part, is_image) for part in parts.values()]
     means_KF, squares_KF, fourth_KF = map(np.array, zip(*moments, strict=True))
 
-    strongest_noise, _ = federation.noise
-    if strongest_noise:  # which is added when a client's samples are read
-        scale = 255.0 if inputs.dtype == np.uint8 else 1.0
-        shares_K1 = np.array([[client + 1] for client in parts]) / federation.clients
-        squares_KF += strongest_noise * shares_K1 * scale**2
-
     sizes_K = np.array([len(part) for part in parts.values()], np.float64)
     weights_K = sizes_K / sizes_K.sum()
     around_center_KF = squares_KF + (means_KF - weights_K @ means_KF) ** 2

@@ -17,7 +17,7 @@ from client_app.models.settings import of_hash
 from client_app.state import State, copy
 from client_app.tensor_files import KIND, Damaged, write_atomically, writing
 from data import DataError, DataSettings, SettingError, require
-from data.private_files import owner_only
+from data.files import owner_only
 from data.readers.catalog import IMAGENET_LT
 from fedskew.export.model_card import model_card
 from fedskew.export.model_folder import (

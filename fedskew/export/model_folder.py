@@ -34,7 +34,6 @@ READ_BY = (
     "frame",
     "columns",
     "missing",
-    "split_seed",
     "test_fold",
 )
 """Settings by which one's own data were read in training, and who tested was drawn."""
@@ -71,7 +70,6 @@ class Description:
     frame: str = ""
     columns: str = ""
     missing: str = "refuse"
-    split_seed: int = 0
     test_fold: int = 0
     input_columns: tuple[str, ...] = ()
     """The names of a table's input columns in order; empty for images, and where nothing names them."""

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from data import DataError
-from data.private_files import owner_only
+from data.files import owner_only
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 """Days that a certificate holds; of a server's, no common client takes more."""

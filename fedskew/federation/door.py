@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from client_app.local_site import NOT_A_PARTICIPANT
 from data import DataError
 from data.agreement import as_flower_has_it, read_agreement
-from data.file_stamps import FileStamp, stamp_of
+from data.files import FileStamp, stamp_of
 from fedskew.federation.flower_internals import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,

@@ -13,8 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from data.log_files import rotate
-from data.private_files import owner_only
+from data.files import owner_only, rotate
 from fedskew.engines.processes import (
     DEFAULTS,
     LaunchFailed,

@@ -27,7 +27,7 @@ from client_app.summed_questions import (
 )
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data.agreement import Agreement
-from data.private_files import owner_only
+from data.files import owner_only
 from strategies.core.exchange import Exchange, TooFewReplies
 from strategies.core.server import Server
 from strategies.core.validation import check_upload

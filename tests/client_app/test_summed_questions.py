@@ -1,6 +1,5 @@
 """Questions about masked sums that a client refuses before anything is computed."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,6 @@ from client_app.local_site import NotAgreed
 from client_app.run_spec import RunSpec
 from client_app.summed_questions import LIST_QUESTION, NONCE_QUESTION, purpose_of, words_of
 from client_app.variants.feature_statistics import FeatureStatistics, LabelCounts
-from data.sites import OF_ABIDE
 from server_app.settings import parse
 
 
@@ -69,13 +67,3 @@ def test_a_variant_that_the_run_does_not_have_is_not_summed(variant: str | None)
     statistics = run_spec.variants[0]
     masked_reply({**task, "variant": statistics.name}, runtime, client)  # the control
     assert sums.asked == [purpose_of(statistics, run_spec)]
-
-
-def test_how_abide_is_cut_into_windows_is_part_of_what_is_summed() -> None:
-    plain = run_spec_of()
-    assert json.loads(purpose_of(LabelCounts(), plain)) == {"sum": "label-counts", "samples": {}}
-    field = OF_ABIDE[0]
-    default = getattr(plain.data, field)
-    other = replace(plain, data=replace(plain.data, **{field: default + 1}))
-    expected = {"sum": "label-counts", "samples": {field: default + 1}}
-    assert json.loads(purpose_of(LabelCounts(), other)) == expected

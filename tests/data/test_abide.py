@@ -39,7 +39,7 @@ def test_subjects_are_on_one_side_and_every_subject_is_tested_once(tmp_path):
     arrays = write_site(tmp_path / "NYU.npz", subjects=13)
     tested = []
     for fold in range(5):
-        raw = windows_of(read_site(tmp_path / "NYU.npz", DataSettings()), 32, 1, fold)
+        raw = windows_of(read_site(tmp_path / "NYU.npz", DataSettings()), 1, fold)
         train, test = set(raw.train.subjects.tolist()), set(raw.test.subjects.tolist())
         assert not train & test and train | test == set(range(13))
         tested += sorted(test)

@@ -162,13 +162,15 @@ def test_gaps_in_vectors_are_refused_dropped_or_filled(tmp_path):
     refused(replace(changed, missing="drop"), "columns: ")
 
 
-def test_a_file_is_refused_before_it_unpacks_to_more_than_the_setting(tmp_path):
+def test_a_file_is_refused_before_it_unpacks_to_much_more_than_it_has(tmp_path, monkeypatch):
     path = tmp_path / "own.npz"
     images, labels = np.zeros((4, 512, 1024), np.uint8), np.arange(4) % 2
     arrays = {"train_images": images, "train_labels": labels}
     np.savez_compressed(path, **arrays, test_images=noise(0, 4, 4, 4), test_labels=labels)
-    settings = DataSettings(f"npz:{path}", classes="2", input_shape="1x4x4", max_unpacked_mib=3)
-    refused(replace(settings, max_unpacked_mib=2), "max-unpacked-mib = 2")
+    settings = DataSettings(f"npz:{path}", classes="2", input_shape="1x4x4")
+    monkeypatch.setattr("data.readers.npz.LARGEST_UNPACKED", 2**21)
+    refused(settings, "must be at most 2 MiB")
+    np.savez(path, **arrays, test_images=noise(0, 4, 4, 4), test_labels=labels)  # of its true size
     assert len(load(settings).train.labels) == 4
 
 

@@ -103,19 +103,6 @@ def test_channels_are_normalized_each_by_its_own(domains):
     assert np.allclose(shown[0], expected, atol=1e-6)
 
 
-def test_noise_grows_from_client_to_client_and_none_is_none():
-    """Li et al. (NIID-Bench, 2022): client i of K has variance sigma i / K; the test set is as it is."""
-    plain = DataSettings(partition="iid", clients=4)
-    clean, noisy = federate(plain, 0), federate(replace(plain, noise=0.04), 0)
-    assert clean.hash != noisy.hash
-    for client in range(4):
-        noise = noisy.train(client).inputs_N - clean.train(client).inputs_N / 255
-        assert abs(float(noise.var()) / (0.04 * (client + 1) / 4) - 1) < 0.05
-    assert torch.equal(clean.test().inputs_N, noisy.test().inputs_N)
-    vectors = DataSettings("npz:x", classes="2", input_shape="3", noise=0.1)
-    setting_refused("noise", lambda: federate(vectors, 0))
-
-
 # ---- the long tail ---------------------------------------------------------------------------------------------------
 
 
@@ -185,3 +172,10 @@ def test_a_class_without_samples_cannot_have_a_tail():
     setting_refused(
         "imbalance-factor", lambda: long_tail(np.zeros(10, np.int64), 2, 10.0, 0, draws)
     )
+
+
+def test_lda_form_is_the_rule_of_the_partition():
+    forms = {form: federate(DataSettings(lda_form=form), 0) for form in ("balanced", "plain")}
+    sizes = {form: federation.counts_KC.sum(1) for form, federation in forms.items()}
+    assert sizes["plain"].max() > sizes["balanced"].max()  # nobody is closed
+    assert federate(DataSettings(), 0).hash == forms["balanced"].hash

@@ -81,12 +81,14 @@ def test_luma_is_pils():
 # ---- pictures that are large or broken -------------------------------------------------------------------------------
 
 
-def test_the_largest_picture_is_a_setting(tmp_path):
+def test_a_picture_that_is_too_large_is_refused(tmp_path, monkeypatch):
     settings, before = pets(tmp_path), Image.MAX_IMAGE_PIXELS
-    assert load(replace(settings, max_image_pixels=64)).train.inputs.shape[0] == 3
+    monkeypatch.setattr("data.readers.medical.LARGEST_IMAGE", 64)
+    assert load(settings).train.inputs.shape[0] == 3
     assert before == Image.MAX_IMAGE_PIXELS  # others that open images have their own limit
     (tmp_path / "pets/train/cat/1.png").touch()  # no cached copy any more
-    refused(replace(settings, max_image_pixels=63), tmp_path / "pets/train/cat/2.png")
+    monkeypatch.setattr("data.readers.medical.LARGEST_IMAGE", 63)
+    refused(settings, tmp_path / "pets/train/cat/2.png")
 
 
 # ---- more than 8 bits: what is black and what is white ---------------------------------------------------------------

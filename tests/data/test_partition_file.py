@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data import DataError, DataSettings, SettingError, federate, load, resolve
-from data.export import partition_by_table, save_partition
+from data import DataError, DataSettings, SettingError, federate, resolve
+from data.export import save_partition
 from server_app.settings import parse
 
 LONG_TAILED = DataSettings(
@@ -123,24 +123,3 @@ def test_a_changed_digit_is_noticed_and_a_file_without_a_checksum_is_taken(file)
     del content["checksum"]
     file.write_text(json.dumps(content))
     assert loaded(file).hash != before
-
-
-@pytest.mark.parametrize(
-    ("rows", "encoding"),
-    [
-        (["sample\tclient", "5\tnorth", "0\tsouth", "3\tnorth"], "utf-16"),
-        (["sample;client;remarks, if any", "5;north;", "0;south;a, b", "3;north;"], "utf-8"),
-        (["sample,client", "5,2", "0,10", "3,2"], "utf-8"),  # numbers are ordered by their values
-    ],
-)
-def test_a_table_of_clients_is_read_as_spreadsheets_write_it(tmp_path, rows, encoding):
-    file = tmp_path / "who.csv"
-    file.write_bytes("\r\n".join(rows).encode(encoding))
-    data = load(DataSettings())
-    saved = partition_by_table(file, data)
-    assert [part.tolist() for part in saved.train] == [[3, 5], [0]] and len(saved.test) == 360
-    for line in ("5", "1437"):
-        file.write_bytes("\r\n".join([*rows, rows[1].replace("5", line, 1)]).encode(encoding))
-        with pytest.raises(DataError) as caught:
-            partition_by_table(file, data)
-        assert "row 5" in caught.value.rule

@@ -21,7 +21,7 @@ from server_app.checkpoint import best_checkpoint
 from server_app.run_folder import RunFolder
 
 FEDAVG = {**KEEP_BEST, "method": "fedavg", "learning_rate": 0.3, "rounds": 3}
-CREFF = {**KEEP_BEST, "method": "creff+fedshift", "learning_rate": 1.0, "rounds": 4}
+CREFF = {**KEEP_BEST, "method": "creff+fedshift", "learning_rate": 1.0, "rounds": 5}
 FEDBN = {**KEEP_BEST, "method": "fedbn", "learning_rate": 0.3, "rounds": 3}
 PLAIN = {**FEDAVG, "keep_best": "", "rounds": 2}
 

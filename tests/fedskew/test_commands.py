@@ -214,7 +214,7 @@ MISTAKES = {
     "run --set alpha=-1": "alpha = -1.0",
     "run --method fedshfit": "did you mean fedshift",
     "report quikc": "did you mean quick",
-    "data check here.csv --set split-seed=x": "split-seed = 'x'",
+    "data check here.csv --set test-fold=x": "test-fold = 'x'",
 }
 """Command lines, each with words of the sentence that refuses it."""
 

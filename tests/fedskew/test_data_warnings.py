@@ -64,14 +64,6 @@ def one_class(arrays: dict[str, Any]) -> None:
     arrays["train_labels"][:] = 1
 
 
-def flat(*places: int) -> Change:
-    def change(arrays: dict[str, Any]) -> None:
-        for number, place in enumerate(places):
-            arrays["train_images"][place] = 10 + number
-
-    return change
-
-
 def test_data_of_which_nothing_is_odd(tmp_path: Path) -> None:
     assert found(write(tmp_path / "own.npz")) == []
     assert found(DataSettings()) == []
@@ -95,11 +87,6 @@ WARNED = {
         {"classes": "cat,dog,fox"},
         "class fox: 1 training samples and no test sample",
     ),
-    "images of one value": (
-        flat(4, 9),
-        {},
-        "2 of 80 training images that were looked at are of one value throughout, the first of them number 4",
-    ),
 }
 
 
@@ -115,7 +102,7 @@ def test_every_command_refuses_it(tmp_path: Path, fedskew: FedSkew) -> None:
     settings = write(tmp_path / "own.npz", one_class)
     results = ("--results", tmp_path / "results")
     for command in (
-        ("data", "check", tmp_path / "own.npz", "--set", f"classes={settings.classes}"),
+        ("data", "check", tmp_path / "own.npz", "--classes", settings.classes),
         ("data", "show", *words(settings)),
         ("run", *words(settings), *results, "--engine", "inprocess"),
         ("select", "--minutes", 1, *words(settings), *results),
@@ -140,7 +127,7 @@ def test_every_command_warns_once(tmp_path: Path, fedskew: FedSkew) -> None:
     settings = write(tmp_path / "own.npz", copied_tests(7))
     rounds = ("--set", "rounds=1", "--set", "local-epochs=1", "--engine", "inprocess")
     for command in (
-        ("data", "check", tmp_path / "own.npz", "--set", f"classes={settings.classes}"),
+        ("data", "check", tmp_path / "own.npz", "--classes", settings.classes),
         ("data", "show", *words(settings)),
         ("run", *words(settings), *rounds, "--results", tmp_path / "results"),
     ):

@@ -27,6 +27,7 @@ from hypothesis.strategies import SearchStrategy
 from PIL import Image
 from site_files import agreed, site_entries
 
+from client_app.handlers import ExpectedState
 from client_app.memory import MemoryLost, file_of, folder_of
 from client_app.memory import load as load_memory
 from client_app.memory import save as save_memory
@@ -276,7 +277,7 @@ def run_subjects() -> list[Subject]:
     """A run's checkpoint and records with changed bytes: records may be lost, and none may be another."""
     shared = {"weight": torch.arange(6.0)}
     momentum = {"momentum": torch.ones(6)}
-    whole = Checkpoint(3, shared, {"fedavg": momentum}, {"average": shared}, {0: 3})
+    whole = Checkpoint(3, shared, {"fedavg": momentum}, {"average": shared}, {0: ExpectedState(3)})
     numbers = {"average": ModelNumbers({"accuracy": 0.5}, [0.4, 0.6])}
 
     def save_all(root: Path) -> None:

@@ -27,7 +27,7 @@ DEFAULTS = json.loads((Path(__file__).parent / "defaults.json").read_text())
 NAN, INFINITY = float("nan"), float("inf")
 WITHOUT_EFFECT = {
     "device", "results", "overwrite", "data-root", "download", "cache", "nodes", "node-wait", "timeout",
-    "min-reply-share", "tensorboard", "mlflow", "wandb", "max-image-pixels", "max-unpacked-mib",
+    "min-reply-share", "tensorboard", "mlflow", "wandb",
 }  # fmt: skip
 """The settings that change no number."""
 
@@ -131,7 +131,7 @@ HOLDOUT: dict[str, Any] = {"holdout-per-class": 5}
         # no effect
         ({"partition": "iid", "min-samples": 3}, "min-samples"),
         ({**DOMAINS, "alpha": 0.5}, "alpha"),
-        ({"dataset": "mnist", "cinic-train": "train"}, "cinic-train"),
+        ({"dataset": "mnist", "window-stride": 2}, "window-stride"),
         ({"test-fold": 1}, "test-fold"),
         ({"method": "fedavg", "creff.head-steps": 3}, "creff.head-steps"),
         ({"method": "singleset", "server-momentum": 0.5}, "server-momentum"),

@@ -109,7 +109,8 @@ def test_a_working_folder_s_module_never_takes_the_agreed_one_s_place(
     settings = settings_of(folder, name)
     assert not marker.exists()
     assert sys.modules[name].__file__ == str(folder / f"{name}.py")
-    assert settings.hashed_settings()["model's file"] == sha256_of(source_of(name))
+    agreed = f"{name}/{name}.py\n{source_of(name)}"
+    assert settings.hashed_settings()["model's files"] == sha256_of(agreed)
 
 
 def test_the_run_names_the_site_with_another_file(tmp_path: Path, name: str) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,18 +198,3 @@ def test_a_features_kurtosis_is_that_of_all_sites_around_their_own_means(tmp_pat
     pooled = np.concatenate([part - part.mean() for part in parts])
     assert moments.kurtosis_F == pytest.approx([kurtosis(pooled, fisher=False)], rel=1e-5)
     assert moments.kurtosis_F > 4
-
-
-def test_noise_that_clients_add_counts_in_their_deviations() -> None:
-    """Client i of K adds variance noise * i / K on the scale 0..1, which is 255 steps of stored pixels."""
-    settings = DataSettings("digits-plain", clients=4, partition="iid")
-    quiet = federate(settings, 0)
-    loud = federate(replace(settings, noise=0.5), 0)
-    inputs = quiet.dataset.train.inputs
-    assert isinstance(inputs, np.ndarray)
-    scale = 255.0 if inputs.dtype == np.uint8 else 1.0
-    without = moments_of(quiet)
-    with_noise = moments_of(loud)
-    assert without is not None and with_noise is not None
-    added_K = (with_noise.deviations_KF**2 - without.deviations_KF**2)[:, 0]
-    assert added_K == pytest.approx([0.5 * (k + 1) / 4 * scale**2 for k in range(4)], rel=1e-6)

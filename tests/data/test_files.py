@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from data.log_files import former, rotate
+from data.files import former, rotate
 from site_agent import service
 
 

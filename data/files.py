@@ -1,22 +1,44 @@
-"""Logs that do not fill a disk: at 10 MiB a log becomes LOG.1, LOG.1 becomes LOG.2, and of LOG.5 nothing is kept.
+"""Files on the disk: which only their owner may read, which was replaced, and logs that do not fill the disk."""
 
-The audit log is no such log: its lines follow from each other, and none is ever removed.
-"""
-
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-
-from data.private_files import owner_only
 
 LARGEST = 10 * 2**20
 """Bytes of a log at which the next one begins."""
 KEPT = 5
 """Former logs beside the one that is written: 60 MiB in all."""
+FileStamp = tuple[int, int, int] | None
+"""Time of change in nanoseconds, inode and size in bytes; None where there is no file."""
+
+
+@contextlib.contextmanager
+def owner_only() -> Iterator[None]:
+    """Create files as 0600 and folders as 0700 within this context.
+
+    The file mode mask belongs to the whole process, so files that other threads create meanwhile are closed too.
+    """
+    before = os.umask(0o077)
+    os.umask(before | 0o077)  # a mask that closes more than this one stays as it is
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def stamp_of(file: Path) -> FileStamp:
+    """Return what is another value after a file was changed or replaced, None where it cannot be looked at."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def rotate(log: Path, largest: int = LARGEST, kept: int = KEPT) -> bool:
-    """Copy a log that is too large to LOG.1 and empty it, and return whether it was.
+    """Copy a log that is too large to LOG.1 and empty it, and return whether it was; LOG.1 becomes LOG.2, and so on.
 
     For logs that another process writes, as its standard output: it must have opened the file to append, and then goes
     on at its beginning. A line that it writes between the copy and the cut is lost. Every file is its owner's alone.
