@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from data.errors import DataError, either
 from data.extras import needed
+from data.readers.catalog import NOT_SAVED
 from data.readers.image_files import ANY_SIZE, ImageFiles, letters_of
 from data.readers.intensity import Stored
 from data.readers.rows import (
@@ -57,8 +58,7 @@ def quietly(where: Path) -> Iterator[Any]:
 def parts_of(folder: Path) -> Parts:
     """Return the library's data sets by split; a single one is called train. Raises DataError."""
     if not is_saved(folder):
-        rule = "must be a folder that save_to_disk of the datasets library has written"
-        raise DataError(rule, where=folder)
+        raise DataError(NOT_SAVED, where=folder)
     with quietly(folder) as library:
         loaded = library.load_from_disk(str(folder))
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
