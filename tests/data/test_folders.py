@@ -224,8 +224,11 @@ def test_columns_that_are_left_out_and_splits_without_rows(tmp_path, monkeypatch
 
 
 def test_the_labels_minus_one_and_one_are_classes(tmp_path, monkeypatch):
-    settings = library(tmp_path, monkeypatch, {"train": {"label": (Value(), [-1, 1] * 6)}})
-    assert guess_settings(settings.dataset, settings).settings["classes"] == "-1,1"
+    both = {"label": (Value(), [-1, 1] * 6)}
+    parts = {"train": both, "test": {"label": (Value(), [-1] * 12)}}  # also of a split without a 1
+    for splits in ({"train": both}, parts):
+        settings = library(tmp_path / str(len(splits)), monkeypatch, splits)
+        assert guess_settings(settings.dataset, settings).settings["classes"] == "-1,1"
 
 
 def test_the_library_is_named_where_it_is_missing(tmp_path, monkeypatch):
