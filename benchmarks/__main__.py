@@ -28,7 +28,6 @@ SUITE = {
     "start-up": "benchmarks.start_up",
     "server": "benchmarks.server",
     "memory": "benchmarks.memory",
-    "gpu": "benchmarks.gpu",
 }
 """The module of every benchmark, by name."""
 

@@ -68,7 +68,7 @@ class DataSettings(Settings):
     data_root: str = ""
     """Folder that holds the data sets' files; digits needs none."""
     download: bool = False
-    """Let torchvision (for abide nilearn) download a missing data set into data-root."""
+    """Let torchvision download a missing data set into data-root."""
     cache: str = ""
     """Folder of the memory-mapped copies; empty is fedskew in the user's cache folder."""
     classes: str = ""
@@ -77,7 +77,7 @@ class DataSettings(Settings):
     input_shape: str = ""
     """CHANNELSxHEIGHTxWIDTH that every image is brought to; empty is the data set's own (one's own data need it)."""
     first_label: Annotated[int, Ge(0)] = 0
-    """npz, medmnist, hf: the number that stands for the first class, where labels are numbers."""
+    """npz, medmnist: the number that stands for the first class, where labels are numbers."""
     pixel_range: str = ""
     """LOW,HIGH: which values are black and white in images of more than 8 bits (16-bit files, DICOM, NIfTI, arrays);
     empty is what the file says, or its type's range."""
