@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATASET ?= digits
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults units lint types newest bill config docs clean
+.PHONY: install demo demo-report demo-on-ray test fuzz mutants slow signals federation faults units lint types newest bill config docs clean
 
 install: $(VENV)/installed  ## install FedSkew and what its tests need into .venv
 
@@ -19,18 +19,18 @@ $(VENV)/installed: pyproject.toml
 
 demo: install  ## train on four kinds of skew, with a method against each, and report; one run also goes through Flower on Ray
 	$(BIN)/fedskew run demo
-	@$(MAKE) --no-print-directory -j2 demo-picture demo-on-ray
+	@$(MAKE) --no-print-directory -j2 demo-report demo-on-ray
 	@echo "These are settings where the methods help; docs/results/results.md has where they do not."
 	@echo
 	@echo "IWDS, seed 0, in the workbench's own processes and through Flower's simulation on Ray:"
 	@$(BIN)/python scripts/same_hash.py results results/ray
 	@echo
-	@echo "The picture: results/demo.png    The whole report: results/demo.html"
+	@echo "The whole report: results/demo.html"
 
-demo-picture:
-	$(BIN)/python scripts/picture.py results/demo.png --html results/demo.html demo
+demo-report:
+	$(BIN)/fedskew report demo --html results/demo.html
 
-demo-on-ray:  # beside the picture, as each of them keeps one core busy
+demo-on-ray:  # beside the report, as each of them keeps one core busy
 	$(BIN)/fedskew run demo-tails --row iwds --seed 0 --engine ray --results results/ray > results/ray.log 2>&1 || (cat results/ray.log; false)
 
 test: install

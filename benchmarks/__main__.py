@@ -28,20 +28,19 @@ SUITE = {
     "start-up": "benchmarks.start_up",
     "server": "benchmarks.server",
     "memory": "benchmarks.memory",
-    "gpu": "benchmarks.gpu",
 }
 """The module of every benchmark, by name."""
 
 
 def table(rows: list[Row]) -> list[str]:
     """Return rows as lines of Markdown: the ratios as a table, the times below it."""
-    lines = ["| figure | ratio | least to most of measurements | goal |", "|---|---:|---|---:|"]
+    lines = ["| figure | ratio (least to most) | goal |", "|---|---:|---:|"]
     times = []
     for row in rows:
         if "ratio" in row:
-            spread = f"{row['least']} to {row['most']} of {row['measurements']}"
+            spread = f"{row['least']} to {row['most']}"
             goal = "" if row["goal"] is None else row["goal"]
-            lines.append(f"| {row['name']} | {row['ratio']} | {spread} | {goal} |")
+            lines.append(f"| {row['name']} | {row['ratio']} ({spread}) | {goal} |")
         if "seconds" in row:
             goal = "" if row["goal"] is None else f" (goal {row['goal']})"
             times.append(f"{row['name']} {row['seconds']}{goal}")

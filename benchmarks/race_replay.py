@@ -60,7 +60,7 @@ MAY_LEAVE = {
 """What may leave a site beside the model, as the permissions that a method may not need."""
 RETIRED = "refit-bias"
 """A head that is among the kept scores, and among the best of all, but can be chosen no more."""
-SHOWN = ("balanced-accuracy", "worst-site", "brier")
+SHOWN = ("balanced-accuracy", "worst-site")
 """The targets whose first choices the page shows."""
 REPETITIONS = 20
 """Of a replay with drawn numbers."""
@@ -175,7 +175,7 @@ def low_end(target: str, gains_S: Floats, of_examples: float) -> float:
     seeds = len(gains_S)
     mean = float(gains_S.mean())
     half = mean - student(list(gains_S))[0]
-    if target in ("auroc", "brier"):
+    if target == "auroc":
         half *= math.sqrt(1 + seeds * VALIDATION_SHARE / (1 - VALIDATION_SHARE))
     else:
         variance = float(gains_S.var()) / seeds + of_examples**2 / seeds
@@ -195,7 +195,7 @@ def training(method: str) -> str:
 
 def validation_error(name: str, target: str, of_seeds: Sequence[float]) -> float:
     """Return the standard error, in points, of a score on validation samples, as if it were a share of them."""
-    mean = abs(statistics.fmean(of_seeds)) / 100  # brier's scores are negative
+    mean = statistics.fmean(of_seeds) / 100
     share = min(max(mean, 0.02), 0.98)
     return 100 * math.sqrt(share * (1 - share) / (VALIDATION_SHARE * TRAINED[name]))
 

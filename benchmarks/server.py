@@ -130,5 +130,5 @@ def rows() -> Iterator[Row]:
         for method in METHODS if size == WITH_ALL_METHODS else ():
             with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as folder:
                 server_seconds, adding = of_a_run(Path(folder), method, model, side, updates)
-            name = f"the server's part of a round, {method}, {size} / the same"
+            name = f"{method}, {size}"
             yield figure(name, server_seconds, adding, METHODS[method])

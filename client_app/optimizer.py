@@ -66,9 +66,8 @@ class TrainingSettings(Settings):
     """How fine-tuning draws its samples: each once an epoch, or as the run's method draws them (iwds and its kin)."""
 
     clients_per_pass: Annotated[int, Ge(0)] = 1
-    """Clients that a process trains in one pass, their models stacked; it pays for small models and small clients. 0 is
-    as many as fit where a client's step is shorter than starting it, and 1 elsewhere. Sums have another order, so
-    results are not bit-identical to clients one by one; in bfloat16 they differ visibly."""
+    """Clients that a process trains in one pass, their models stacked; not bit-identical to clients one by one. 0 is as
+    many as fit where a client's step is shorter than starting it, and 1 elsewhere."""
 
     def validate(self) -> None:
         both = self.batch_limit and self.local_steps

@@ -12,7 +12,6 @@ from data.readers.catalog import (
     DOMAINS_PREFIX,
     FAMILIES,
     KNOWN,
-    NAMED_KINDS,
     OWN_PREFIXES,
     SITES_PREFIX,
     CatalogEntry,
@@ -83,10 +82,10 @@ def resolve(settings: DataSettings) -> DataSettings:
 def require_there(settings: DataSettings) -> None:
     """Raise DataError unless the files and folders of a user's own data are there. Nothing is read.
 
-    A data set of medmnist: or hf: can go by a name, and is not looked for.
+    A data set of medmnist: goes by a name, and is not looked for.
     """
     for name in members(settings.dataset):
-        if is_own(name) and name.split(":")[0] not in NAMED_KINDS:
+        if is_own(name) and not name.startswith("medmnist:"):
             path = own_path(name, settings.data_root)
             if not path.exists():
                 raise DataError("there is no such file or folder", where=str(path))

@@ -68,7 +68,7 @@ class DataSettings(Settings):
     data_root: str = ""
     """Folder that holds the data sets' files; digits needs none."""
     download: bool = False
-    """Let torchvision (for abide nilearn) download a missing data set into data-root."""
+    """Let torchvision download a missing data set into data-root."""
     cache: str = ""
     """Folder of the memory-mapped copies; empty is fedskew in the user's cache folder."""
     classes: str = ""
@@ -77,7 +77,7 @@ class DataSettings(Settings):
     input_shape: str = ""
     """CHANNELSxHEIGHTxWIDTH that every image is brought to; empty is the data set's own (one's own data need it)."""
     first_label: Annotated[int, Ge(0)] = 0
-    """npz, medmnist, hf: the number that stands for the first class, where labels are numbers."""
+    """npz, medmnist: the number that stands for the first class, where labels are numbers."""
     pixel_range: str = ""
     """LOW,HIGH: which values are black and white in images of more than 8 bits (16-bit files, DICOM, NIfTI, arrays);
     empty is what the file says, or its type's range."""
@@ -91,9 +91,8 @@ class DataSettings(Settings):
     """folder: where the labels of DICOM files are, in place of class folders: a CSV file by patient, or the keyword of
     a DICOM element such as BodyPartExamined."""
     missing: Annotated[str, OneOf("refuse", "drop", "median")] = "refuse"
-    """csv, hf, labels, vectors of npz: whether a row whose label, site, patient, other named column or input is empty
-    or NA, nan, null, None and the like refuses the data, or is dropped (with labels also a file without a label);
-    median fills inputs with their column's median of the training rows."""
+    """csv, hf, labels, vectors of npz: refuse or drop rows with an empty label, site, patient or input (also NA, nan,
+    null and the like; with labels also files without a row); median fills inputs from the training rows."""
     outside_folder: bool = False
     """csv: a path may lead out of the table's folder."""
     mean: str = ""
@@ -131,8 +130,8 @@ class DataSettings(Settings):
     """Number of clients N; 0 is 10, or one client a domain (a part of one), or the one of partition pooled."""
     partition: Annotated[str, OneOf(*PARTITIONS)] = "auto"
     """iid, lda (Dirichlet), feddf (Dirichlet in groups of ten clients, then equal sizes), llt (a class mostly
-    at its main clients), quantity (sizes alone differ), classes-per-client, domains, or pooled (one client with
-    everything); auto is lda, or domains."""
+    at its main clients), quantity (sizes alone differ), classes-per-client, domains, pooled (one client with
+    everything) or file (partition-file); auto is lda, or domains."""
     partition_file: str = ""
     """Partition file of `fedskew data save-partition`; imbalance-factor then only names shot groups."""
     alpha: Annotated[float, Gt(0)] = 0.1

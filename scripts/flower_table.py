@@ -112,46 +112,36 @@ SERVER_METHODS: dict[str, tuple[type[flower.MethodStrategy], dict[str, Any]]] = 
 Wrap = Callable[[Any], Any]
 
 
-def _server_fixed(inner: Any) -> Any:
-    return flwr_strategies.DifferentialPrivacyServerSideFixedClipping(inner, 0.0, BOUND, CLIENTS)
-
-
-def _server_adaptive(inner: Any) -> Any:
-    return flwr_strategies.DifferentialPrivacyServerSideAdaptiveClipping(
-        inner,
-        0.0,
-        CLIENTS,
-        initial_clipping_norm=BOUND,
-        clipped_count_stddev=0.0,
-    )
-
-
-def _client_fixed(inner: Any) -> Any:
-    return flwr_strategies.DifferentialPrivacyClientSideFixedClipping(inner, 0.0, BOUND, CLIENTS)
-
-
-def _client_adaptive(inner: Any) -> Any:
-    return flwr_strategies.DifferentialPrivacyClientSideAdaptiveClipping(
-        inner,
-        0.0,
-        CLIENTS,
-        initial_clipping_norm=BOUND,
-        clipped_count_stddev=0.0,
-    )
+def wrapped(kind: Any, *bound: Any, **settings: Any) -> Wrap:
+    """Return what wraps a strategy into one of flwr's clipping strategies, without noise."""
+    return lambda inner: kind(inner, 0.0, *bound, CLIENTS, **settings)
 
 
 def _alone(inner: Any) -> Any:
     return inner
 
 
+ADAPTIVE: dict[str, float] = {"initial_clipping_norm": BOUND, "clipped_count_stddev": 0.0}
 LOCAL_DP = LocalDpMod(BOUND, 1e-9, 1e3, 1e-5)
 """With next to no noise, so that the bound shows."""
 PRIVACY: dict[str, tuple[Wrap, Sequence[Any]]] = {
     "alone": (_alone, []),
-    "server-side clipping": (_server_fixed, []),
-    "server-side adaptive": (_server_adaptive, []),
-    "client-side clipping + mod": (_client_fixed, [fixedclipping_mod]),
-    "client-side adaptive + mod": (_client_adaptive, [adaptiveclipping_mod]),
+    "server-side clipping": (
+        wrapped(flwr_strategies.DifferentialPrivacyServerSideFixedClipping, BOUND),
+        [],
+    ),
+    "server-side adaptive": (
+        wrapped(flwr_strategies.DifferentialPrivacyServerSideAdaptiveClipping, **ADAPTIVE),
+        [],
+    ),
+    "client-side clipping + mod": (
+        wrapped(flwr_strategies.DifferentialPrivacyClientSideFixedClipping, BOUND),
+        [fixedclipping_mod],
+    ),
+    "client-side adaptive + mod": (
+        wrapped(flwr_strategies.DifferentialPrivacyClientSideAdaptiveClipping, **ADAPTIVE),
+        [adaptiveclipping_mod],
+    ),
     "LocalDpMod": (_alone, [LOCAL_DP]),
 }
 
@@ -243,31 +233,28 @@ def net_of(variant: str) -> Any:
 
 
 def privacy_table() -> str:
-    """Return the table of methods by wrapper and mod."""
-    rows = []
+    """Return the table of methods and strategies by wrapper and mod."""
+    found = {}
     for variant in VARIANTS:
-        cells = [short(cell(variant, privacy, net_of(variant))) for privacy in PRIVACY]
-        own = OWN.get(variant, (flwr_strategies.FedAvg,))[0].__name__
-        rows.append([f"`{variant}`", f"`{own}`", *cells])
+        found[variant] = [cell(variant, privacy, net_of(variant)) for privacy in PRIVACY]
     for name in SERVER_METHODS:
-        rows.append(["any", f"`{name}`", *(short(server_cell(name, p)) for p in PRIVACY)])
-    return table(["clients' variants", "strategy", *PRIVACY], rows)
+        found[name] = [server_cell(name, privacy) for privacy in PRIVACY]
+    return table(["method or strategy", *PRIVACY], found)
+
+
+def strategy_cell(strategy: str, variant: str) -> str:
+    """Return what comes of a method's clients under a strategy of flwr's."""
+    kind, net = getattr(flwr_strategies, strategy), net_of(variant)
+    return outcome(strategy_of(kind, FLWR_STRATEGIES[strategy], net), [variant], [], net, False)
 
 
 def strategy_table() -> str:
-    """Return the table of flwr's strategies by method."""
-    simple = [name for name in VARIANTS if name not in OWN]
-    rows = []
-    for name, settings in FLWR_STRATEGIES.items():
-        kind = getattr(flwr_strategies, name)
-        cells = []
-        for variant in simple:
-            net = net_of(variant)
-            cells.append(
-                short(outcome(strategy_of(kind, settings, net), [variant], [], net, False))
-            )
-        rows.append([f"`{name}`", *cells])
-    return table(["flwr's strategy", *(f"`{name}`" for name in simple)], rows)
+    """Return the table of methods by strategy of flwr's."""
+    found = {}
+    for variant in VARIANTS:
+        if variant not in OWN:
+            found[variant] = [strategy_cell(strategy, variant) for strategy in FLWR_STRATEGIES]
+    return table(["method", *(f"`{name}`" for name in FLWR_STRATEGIES)], found)
 
 
 def short(result: str) -> str:
@@ -275,8 +262,12 @@ def short(result: str) -> str:
     return result.partition(":")[0]
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
+def table(head: Sequence[str], found: dict[str, list[str]]) -> str:
+    """Return a Markdown table, in which names with equal outcomes share a row."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, outcomes in found.items():
+        names.setdefault(tuple(map(short, outcomes)), []).append(f"`{name}`")
+    rows = [[", ".join(equal), *cells] for cells, equal in names.items()]
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -73,19 +73,19 @@ def commands() -> Iterator[tuple[str, click.Command]]:
             yield name, command
 
 
-def parameter_row(parameter: click.Parameter) -> str:
-    """Return the row of an argument or option: how it is spelled, its values, what it does and its default."""
+def parameter_line(parameter: click.Parameter) -> str:
+    """Return the line of an argument or option: how it is spelled, its values, what it does and its default."""
     help_text = one_line(getattr(parameter, "help", None))
     value = parameter.metavar or choices(parameter.type) or parameter.type.name.upper()
     if not isinstance(parameter, click.Option):
-        return row(f"`{argument(parameter)}`", f"{help_text} {choices(parameter.type)}".strip())
+        return f"* `{argument(parameter)}`: {help_text} {choices(parameter.type)}".strip()
     spelling = parameter.opts[0] if parameter.is_flag else f"{parameter.opts[0]} {value}"
     if parameter.multiple:
         spelling += " ..."
     default = parameter.default
     if default not in (None, False, "") and not callable(default) and "efault" not in help_text:
         help_text += f" Default: {default}."
-    return row(f"`{spelling}`", help_text)
+    return f"* `{spelling}`: {help_text}"
 
 
 def choices(kind: click.ParamType) -> str:
@@ -116,20 +116,19 @@ def usage(name: str, command: click.Command) -> str:
 def cli_page() -> str:
     """Return docs/reference/cli.md."""
     found = list(commands())
-    counts = Counter(parameter_row(one) for _, command in found for one in command.params)
+    counts = Counter(parameter_line(one) for _, command in found for one in command.params)
     shared = [line for line, count in counts.items() if count >= SHARED_BY]
-    heads = ["| | what it does |", "|---|---|"]
-    page = ["# Commands\n", NOTE, CLI_HEAD, f"## {SHARED}\n", *heads, *sorted(shared), ""]
+    page = ["# Commands\n", NOTE, CLI_HEAD, f"## {SHARED}\n", *sorted(shared), ""]
     for name, command in found:
         page += [f"## {name}\n", f"`{usage(name, command)}`: {one_line(command.help)}"]
-        rows = {parameter_row(one): one for one in command.params}
+        rows = {parameter_line(one): one for one in command.params}
         also = [
             one.opts[0] for line, one in rows.items() if line in shared and one.opts[0] != "folder"
         ]
         if also:
             page.append(f"Also `{'`, `'.join(also)}`.")
         own = [line for line in rows if line not in shared]
-        page += ["", *heads, *own, ""] if own else [""]
+        page += ["", *own, ""] if own else [""]
     return "\n".join(page).rstrip() + "\n"
 
 

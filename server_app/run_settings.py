@@ -77,9 +77,8 @@ class GeneralSettings(Settings):
     method_settings: str = ""
     """Settings of your own method as JSON, {"my-part.power": 0.5}; for `flwr run`, which takes only declared keys."""
     model: Annotated[str, MODEL] = "auto"
-    """A model of `fedskew list models`, your own as MODULE:FUNCTION, or a backbone as torchvision:NAME or timm:NAME;
-    auto is the papers' choice for a named data set; for one's own data resnet-8, beyond 64x64 pixels
-    resnet-18-imagenet, and for vectors mlp-bn, all with batch norm."""
+    """The model; auto is the papers' choice for a named data set, for your own images resnet-8, beyond 64x64 pixels
+    resnet-18-imagenet, for vectors mlp-bn."""
     rounds: Annotated[int, Ge(0), Le(1_000_000)] = 20
     """Communication rounds; 0 trains nothing and only computes heads in closed form."""
     participation: Annotated[float, Gt(0), Le(1)] = 1.0
@@ -89,8 +88,7 @@ class GeneralSettings(Settings):
     evaluate_every: Annotated[int, Ge(0)] = 1
     """Evaluate every this many rounds, and always the last one; 0 evaluates the last round only."""
     keep_best: Annotated[str, BEST, When("rounds"), When("evaluate_every")] = ""
-    """Metric on validation data, such as balanced-accuracy or loss, by which the run also keeps each model's best
-    round; empty keeps only the last round."""
+    """Metric on validation data by which the run also keeps each model's best round; empty keeps only the last."""
     server_optimizer: Annotated[str, OneOf("momentum", *RULES)] = "momentum"
     """The server optimizer: momentum, or adagrad, adam or yogi, which adapt the step of each coordinate."""
     server_learning_rate: Annotated[float, Gt(0)] = 1.0

@@ -218,11 +218,9 @@ def refuse_relative_data(dataset: str) -> None:
     A data set by its name is refused without data-root, but for those of scikit-learn and for domains.
     """
     for name in members(dataset) if ":" in dataset else ():
-        kind, _, path = name.partition(":")
+        _, _, path = name.partition(":")
         if is_own(name):
-            # A name in the cache of the datasets library is no path, unless a folder here is called so.
-            is_name = kind == "hf" and not Path(path).exists()
-            is_safe = is_name or path.startswith(("/", "~"))
+            is_safe = path.startswith(("/", "~"))
         else:
             is_safe = name in KNOWN and KNOWN[name].layout == "scikit-learn"
         if not is_safe:

@@ -180,7 +180,7 @@ def check_fedskew(words: list[str]) -> None:
         unknown = stated.keys() - defaults().keys()
         assert not unknown, f"no such setting: {unknown}"
         return
-    options = {"results": parameters["results"], "tensorboard": parameters["tensorboard"] or None}
+    options = {"results": parameters["results"]}
     names, file = parameters["names"] or [], parameters["experiments"]
     seeds = parameters["seed"] or (["0"] if names else [])  # one is enough to plan
     choice = choose(

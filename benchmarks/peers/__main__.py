@@ -188,8 +188,8 @@ def table(work: str, results: dict[str, Measurement], failed: dict[str, str]) ->
         f"**{work}**: `{task.model}`, {task.sampled} of {task.clients:,} clients a round, {task.samples} images a "
         f"client, batch {task.batch}, epochs {task.epochs}, {task.rounds} rounds.",
         "",
-        "| tool | seconds a round | times FedSkew's | fixed seconds | peak MiB | loss at the end |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| tool | seconds a round | times FedSkew's | fixed seconds | peak MiB |",
+        "|---|---:|---:|---:|---:|",
     ]
     reference, bare = results.get(REFERENCE), results.get(BARE)
     for name, measured in results.items():
@@ -204,9 +204,9 @@ def table(work: str, results: dict[str, Measurement], failed: dict[str, str]) ->
             allowed = max(LEARNS_ALIKE * usual, SMALL_LOSS)
             remark = "" if abs(loss - usual) <= allowed else ", **not alike**"
         lines.append(
-            f"| {name} {measured.version} | {rounded(statistics.median(measured.round_seconds)):g} | {times} | "
+            f"| {name} {measured.version}{remark} | {rounded(statistics.median(measured.round_seconds)):g} | {times} | "
             f"{rounded(statistics.median(measured.fixed_seconds)):g} | "
-            f"{statistics.median(measured.peak_mib):.0f} | {loss:.3f}{remark} |"
+            f"{statistics.median(measured.peak_mib):.0f} |"
         )
     lines.append("")
     lines += [f"{name} is not in this table: {reason}." for name, reason in failed.items()]

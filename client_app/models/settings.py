@@ -22,9 +22,8 @@ class ModelSettings(Settings):
     norm: Annotated[str, OneOf("batch", "group")] = "batch"
     """batch, or group: a small model's batch norms become group norms of two groups (Reddi et al. 2021)."""
     initialization: Annotated[str, OneOf("torch", "he")] = "torch"
-    """torch, each layer's own initial weights, or he: a small model's convolutions and linear layers before the head
-    begin with normal weights of variance 2 / inputs and biases of zero (He et al. 2015). Without them a deep model that
-    has no batch norm may stay at chance."""
+    """torch, each layer's own initial weights, or he: a small model's layers before the head begin with normal weights
+    of variance 2 / inputs and biases of zero (He et al. 2015), which a deep model without batch norm needs."""
 
     width: Annotated[int, Ge(0), Le(1024)] = 0
     """Channels of resnet-8's stem and first stage, doubled in each of the other two; 0 is the paper's 64."""

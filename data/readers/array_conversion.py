@@ -1,8 +1,4 @@
-"""Arrays as users save them, brought to what is trained on: labels from 0, known scales, one input shape.
-
-An array is converted where its meaning is certain, and a note says so. Where it is not certain, the error names the
-setting that decides.
-"""
+"""Arrays as users save them, brought to what is trained on: labels from 0, known scales, one input shape."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +10,7 @@ from torch.nn.functional import interpolate
 from data.errors import DataError, Remedy, SetOption
 from data.readers.array_types import Array, Integers, Shape
 from data.readers.image_files import ImageFiles, decoded
-from data.readers.intensity import DARK, nearly_black, on_scale, unknown_range, white_of_bits
+from data.readers.intensity import on_scale, unknown_range, white_of_bits
 from data.readers.rows import is_missing, names_of_classes
 from data.readers.splits import Split
 from data.settings import DataSettings
@@ -30,28 +26,25 @@ CHUNK = 2048
 
 def check_form(split: Split) -> None:
     """Refuse types, shapes and lengths that nothing can be made of; no pixel is looked at. Raises DataError."""
-    images, labels = split.images, split.labels
+    images, labels, subjects = split.images, split.labels, split.subjects
     # numpy's kinds: u and i are integers, f floating-point, b bool, U and S texts.
-    if images.dtype.kind not in "uif":
-        rule = "must be uint8, float or integer images (N, H, W) or (N, H, W, C), or vectors (N, F)"
-        raise split.error("images", f"dtype {images.dtype}", rule)
-    vectors_of_bytes = images.dtype == np.uint8 and images.ndim == 2
-    if images.ndim not in (2, 3, 4) or 0 in images.shape[1:] or vectors_of_bytes:
-        rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
-        raise split.error("images", f"shape {images.shape}", rule)
-    if labels.dtype.kind not in "biufUS":
-        raise split.error("labels", f"dtype {labels.dtype}", "must be whole numbers, or names")
-    if labels.ndim not in (1, 2):
-        raise split.error("labels", f"shape {labels.shape}", "must be (N,) or (N, 1)")
+    has_form = images.ndim in (2, 3, 4) and 0 not in images.shape[1:]
+    are_vectors_of_bytes = images.ndim == 2 and images.dtype == np.uint8
+    if images.dtype.kind not in "uif" or not has_form or are_vectors_of_bytes:
+        rule = "must be uint8, float or integer images (N, H, W) or (N, H, W, C), or float vectors (N, F)"
+        raise split.error("images", f"dtype {images.dtype}, shape {images.shape}", rule)
+    is_column = labels.ndim == 1 or labels.shape[1:] == (1,)
+    if labels.dtype.kind not in "biuUS" or not is_column:
+        rule = "must be whole numbers of an integer type, or names: (N,) or (N, 1), one per sample"
+        raise split.error("labels", f"dtype {labels.dtype}, shape {labels.shape}", rule)
     if len(images) != len(labels):
         rule = f"{split.named('images')} and {split.named('labels')} must be equally long"
         raise split.error("images", f"{len(images)} images and {len(labels)} labels", rule)
     if not len(images):
         raise split.error("images", "no image", "must hold at least one")
-    subjects = split.subjects
-    if subjects is not None and (
-        subjects.dtype.kind not in "iu" or subjects.shape != labels.shape[:1]
-    ):
+    if subjects is None:
+        return
+    if subjects.dtype.kind not in "iu" or subjects.shape != labels.shape[:1]:
         found = f"dtype {subjects.dtype}, shape {subjects.shape}"
         raise split.error("subjects", found, "must be whole numbers (N,), one a sample")
 
@@ -59,55 +52,28 @@ def check_form(split: Split) -> None:
 # ---- arrays of one file ----------------------------------------------------------------------------------------------
 
 
-def converted(
-    splits: Mapping[str, Split], settings: DataSettings
-) -> tuple[dict[str, Split], Notes]:
-    """Return the splits of one file in the form that is trained on, and a sentence for everything that was changed.
+def converted(split: Split, settings: DataSettings, notes: Notes) -> Split:
+    """Return a split of a file in the form that is trained on, and add a note for everything that was changed.
 
     Names stay names where `settings` do not say the classes.
 
     Raises:
-        DataError: what cannot be trained on, or what can be understood in two ways, with the setting that decides.
+        DataError: what cannot be trained on, with the setting that decides where one does.
     """
-    notes: Notes = []
-    changed = {}
-    for key, split in splits.items():
-        images = _channels_last(split, settings, notes)
-        changed[key] = replace(split, labels=_labels_of(split, settings, notes), images=images)
-    for key, images in _scaled(changed, settings, notes).items():
-        changed[key] = replace(changed[key], images=images)
-    return changed, list(dict.fromkeys(notes))  # what holds for several splits is said once
-
-
-def _labels_of(split: Split, settings: DataSettings, notes: Notes) -> Array:
-    """Return labels (N,): whole numbers from 0, or names where `classes` is not set."""
-    labels = split.labels
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        notes.append(f"labels (N, 1) are taken as (N,), as in {split.named('labels')}")
-        labels = labels[:, 0]
-    elif labels.ndim == 2:
-        is_number = labels.dtype.kind in "biuf"
-        if not is_number or not np.isin(labels, (0, 1)).all() or (labels.sum(axis=1) != 1).any():
-            several = "several labels of one image (multi-label) cannot be trained on"
-            rule = f"{several}: choose one column and save it as (N,)"
-            raise split.error("labels", f"shape {labels.shape}", rule)
-        row = f"labels (N, {labels.shape[1]}) with a single 1 a row"
-        notes.append(f"{row} are taken as the place of the 1")
-        labels = labels.argmax(axis=1)
+    labels = split.labels[:, 0] if split.labels.ndim == 2 else split.labels
     if labels.dtype.kind in "US":
-        return _numbers_of(split, np.char.strip(labels.astype(str)), settings, notes)
-    if labels.dtype.kind == "f":
-        is_broken_N = ~np.isfinite(labels) | (labels != np.floor(labels))
-        if is_broken_N.any():
-            found = f"dtype {labels.dtype}, such as {labels[np.argmax(is_broken_N)]!s}"
-            raise split.error("labels", found, "labels must be whole numbers")
-        notes.append("labels of floating-point type are all whole numbers and taken as such")
-    if labels.dtype.kind in "bf" or settings.first_label:
+        labels = _numbers_of(split, np.char.strip(labels.astype(str)), settings)
+    elif labels.dtype.kind == "b" or settings.first_label:
         labels = labels.astype(np.int64) - settings.first_label
-    return labels
+    images = np.asarray(split.images)
+    # Channels are last, but for (N, C, H, W) of one or three.
+    if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[3] not in (1, 3):
+        notes.append(f"images {images.shape[1:]} are taken as (channels, height, width)")
+        images = np.moveaxis(images, 1, -1)
+    return replace(split, labels=labels, images=_scaled(split, images, settings, notes))
 
 
-def _numbers_of(split: Split, names: Array, settings: DataSettings, notes: Notes) -> Array:
+def _numbers_of(split: Split, names: Array, settings: DataSettings) -> Array:
     """Return the names' places in `classes`; the names as they are where it is not set. Raises DataError."""
     classes = names_of_classes(settings)
     present, first_P, places_N = np.unique(names, return_index=True, return_inverse=True)
@@ -123,80 +89,33 @@ def _numbers_of(split: Split, names: Array, settings: DataSettings, notes: Notes
             raise split.error("labels", repr(name[:80]), rule)
     if not classes:
         return names
-    notes.append("labels that are names are numbered in the order of classes")
     return np.array([classes.index(name) for name in present.tolist()], np.int64)[places_N]
 
 
-def _channels_last(split: Split, settings: DataSettings, notes: Notes) -> Array | ImageFiles:
-    """Return (N, C, H, W) as (N, H, W, C): where C is 1 or 3, or input-shape's channels, and the last axis is not."""
-    images = split.images
-    if images.ndim != 4 or isinstance(images, ImageFiles):
+def _scaled(split: Split, images: Array, settings: DataSettings, notes: Notes) -> Array:
+    """Return bytes as they are, anything else as float32: vectors, and images on the scale 0..1 or normalized.
+
+    Raises:
+        DataError: images whose scale only pixel-range can say: whole numbers, and floating-point numbers far from mean.
+    """
+    if images.ndim > 2 and images.dtype != np.uint8:
+        if settings.pixel_range:
+            black, white = settings.pixel_span
+            taken = f"pixels are taken as {black:g}..{white:g} by pixel-range"
+            notes.append(f"{taken}, what is beyond is cut")
+            return on_scale(images, black, white)
+        low, high = float(images.min()), float(images.max())
+        mean, std = np.mean(settings.means or 0.5), np.mean(settings.stds or 0.5)
+        is_far = max(abs(low - mean), abs(high - mean)) > FARTHEST * std
+        # `checked` names an image that is not finite.
+        if images.dtype.kind != "f" or (is_far and np.isfinite([low, high]).all()):
+            where = f"{split.where}: {split.named('images')}: {images.dtype}"
+            proposed = (0, white_of_bits(high)) if low >= 0 else None
+            raise unknown_range(where, low, high, proposed=proposed)
+    if images.dtype in (np.uint8, np.float32):
         return images
-    numbers_of_channels = {1, 3}
-    if settings.input_shape.strip() and len(settings.shape) == 3:
-        numbers_of_channels.add(settings.shape[0])
-    _, second, _, last = images.shape
-    if last in numbers_of_channels or second not in numbers_of_channels:
-        return images
-    notes.append(f"images {images.shape[1:]} are taken as (channels, height, width)")
-    return np.moveaxis(images, 1, -1)
-
-
-def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -> dict[str, Array]:
-    """Return vectors as float32, and pixels of other types than bytes on the scale 0..1 or as bytes. By split."""
-    arrays = {key: np.asarray(split.images) for key, split in splits.items()}
-    pixels = {key: part for key, part in arrays.items() if part.ndim > 2 and part.dtype != np.uint8}
-    vectors = {key: part for key, part in arrays.items() if part.ndim == 2}
-    changed = _as_float32(vectors, notes)
-    if not pixels:
-        return changed
-    first = splits[next(iter(pixels))]
-    types = " and ".join(sorted({str(part.dtype) for part in pixels.values()}))
-    where = f"{first.where}: {first.named('images')}: {types}"
-    low = min(float(part.min()) for part in pixels.values())
-    high = max(float(part.max()) for part in pixels.values())
-    if settings.pixel_range:
-        black, white = settings.pixel_span
-        taken = f"pixels are taken as {black:g}..{white:g} by pixel-range"
-        notes.append(f"{taken}, what is beyond is cut")
-        return changed | {key: on_scale(part, black, white) for key, part in pixels.items()}
-    if all(part.dtype.kind == "f" for part in pixels.values()):
-        _refuse_far(where, low, high, settings)
-        return changed | _as_float32(pixels, notes)
-    if types == "uint16" and high > 255:
-        # Of training images alone: a few of other splits may be dark.
-        if high <= DARK * 65535 and "train" in splits:
-            raise nearly_black(where, high, 65535)
-        note = f"uint16 is taken as 0..65535; the largest is {high:g}"
-        white_of_file = SetOption("pixel-range", f"0,{white_of_bits(high)}")
-        is_small = high < 2**15
-        notes.append((note, "; if that is nearly white: ", white_of_file) if is_small else note)
-        return changed | {key: on_scale(part, 0, 65535) for key, part in pixels.items()}
-    if "uint16" in types or "float" in types or low < 0 or not 1 < high <= 255:
-        raise unknown_range(where, low, high)
-    notes.append(f"{types} images of 0..{high:g} are taken as bytes, 0..255")
-    return changed | {key: part.astype(np.uint8) for key, part in pixels.items()}
-
-
-def _as_float32(arrays: Mapping[str, Array], notes: Notes) -> dict[str, Array]:
-    """Return the arrays that are no float32 as such."""
-    changed: dict[str, Array] = {}
-    for key, part in arrays.items():
-        if part.dtype != np.float32:
-            notes.append(f"{part.dtype} is taken as float32")
-            changed[key] = part.astype(np.float32)
-    return changed
-
-
-def _refuse_far(where: str, low: float, high: float, settings: DataSettings) -> None:
-    """Raise UnknownRange for floating-point pixels far from what mean and std say, such as 0..255 for 0..1."""
-    means = np.array(settings.means or (0.5,))
-    stds = np.array(settings.stds or (0.5,))
-    farthest_M = np.maximum(np.abs(low - means), np.abs(high - means))
-    # The check that every split passes names an image that is not finite.
-    if np.isfinite([low, high]).all() and farthest_M.min() / stds.max() > FARTHEST:
-        bytes_as_floats = low >= 0 and high <= 255
-        raise unknown_range(where, low, high, proposed=(0, 255) if bytes_as_floats else None)
+    notes.append(f"{images.dtype} is taken as float32")
+    return images.astype(np.float32)
 
 
 def with_subjects(splits: Mapping[str, Split]) -> dict[str, Split]:
@@ -208,29 +127,27 @@ def with_subjects(splits: Mapping[str, Split]) -> dict[str, Split]:
         DataError: a subject that is in two splits, or one with samples of several classes that is tested as one.
     """
     changed = dict(splits)
-    names_before: dict[str, Array] = {}
-    start = 0
+    split_of: dict[object, str] = {}
+    tested_as_one = "test" in splits and splits["test"].subjects is not None
     for key in ("test", "train", "val"):  # test first: its numbers go into the data's hash
         split = splits.get(key)
         if split is None or split.subjects is None:
             continue
+        start = len(split_of)
         names, first_S, subject_N = np.unique(
             split.subjects, return_index=True, return_inverse=True
         )
-        for other, other_names in names_before.items():
-            shared = np.intersect1d(names, other_names)
-            if shared.size:
-                rule = f"is in {other}_subjects too: a subject must be in one split alone"
-                raise split.error("subjects", str(shared[0]), rule)
-        names_before[key] = names
+        for name in names.tolist():
+            if name in split_of:
+                rule = f"is in {split_of[name]}_subjects too: a subject must be in one split alone"
+                raise split.error("subjects", str(name), rule)
+            split_of[name] = key
         torn = np.flatnonzero(split.labels != split.labels[first_S][subject_N])
-        tested_as_one = "test" in names_before
         if tested_as_one and torn.size:
             rule = "has samples of several classes, and a subject is tested as one"
             raise split.error("subjects", str(names[subject_N[torn[0]]]), rule)
         numbers_N = subject_N.astype(np.int64) + start
         changed[key] = replace(split, subjects=numbers_N, tested_as_one=tested_as_one)
-        start += len(names)
     return changed
 
 
@@ -248,16 +165,7 @@ def checked(split: Split, shape: Shape, classes: int) -> tuple[Array, Integers]:
         sites = np.zeros_like(split.labels) if split.sites is None else split.sites
         groups = list(zip(sites.tolist(), split.labels.tolist(), strict=True))
         images = decoded(images, groups, split.where, training=split.key == "train")
-        split = replace(split, images=images)
-    check_form(split)
-    if images.dtype not in (np.uint8, np.float32):
-        rule = "must be uint8 images, or float32 images or vectors"
-        raise split.error("images", f"dtype {images.dtype}", rule)
-    labels = split.labels
-    if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        rule = "labels must be stored as whole numbers (N,) of an integer type"
-        raise split.error("labels", f"dtype {labels.dtype}, shape {labels.shape}", rule)
-    labels_N = labels.astype(np.int64)
+    labels_N = split.labels.astype(np.int64)
     is_outside_N = (labels_N < 0) | (labels_N >= classes)
     if is_outside_N.any():
         first = int(np.argmax(is_outside_N))

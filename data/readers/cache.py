@@ -14,24 +14,16 @@ from numpy.typing import NDArray
 
 from data.errors import DataError
 from data.files import owner_only
+from data.text import said
 
 VERSION = 3
 """Part of every key: raise it when the same files would be read into other arrays."""
 
-VERIFIED = 2**28
-"""Bytes up to which a copy's contents are compared with their hash."""
-
 BESIDE = ("train_subjects", "val_subjects", "test_subjects", "input_columns", "medians")
-"""Arrays that are no part of the content's hash, by which partition files and runs know the samples. They have a hash
-of their own."""
-
-TRIES = 3
-"""How often to write a copy: another process that found the previous copy damaged may delete the new one."""
+"""Arrays that are no part of the content's hash, by which partition files and runs know the samples."""
 
 Arrays = Mapping[str, NDArray[np.generic]]
 log = logging.getLogger("fedskew")
-_verified: dict[Path, dict[str, list[int]]] = {}
-"""Sizes and times of change of the copies whose contents this process has found to be as they were written."""
 
 
 def cache_folder(setting: str) -> Path:
@@ -52,16 +44,10 @@ def key_of(identity: object, files: list[Path]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def hashes_of(arrays: Arrays) -> dict[str, str]:
-    """Return the hash of names, types, shapes and contents, and of those of BESIDE the other one."""
-    beside = {name: array for name, array in arrays.items() if name in BESIDE}
-    content = {name: array for name, array in arrays.items() if name not in BESIDE}
-    return {"content": _hash_of(content), "beside": _hash_of(beside)}
-
-
-def _hash_of(arrays: Arrays) -> str:
+def content_of(arrays: Arrays) -> str:
+    """Return the hash of names, types, shapes and contents, but of the arrays BESIDE."""
     digest = hashlib.sha256()
-    for name in sorted(arrays):
+    for name in sorted(arrays.keys() - {*BESIDE}):
         array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
         digest.update(array.data.cast("B"))
@@ -78,19 +64,16 @@ def cached(
         make: Returns the arrays.
 
     Raises:
-        DataError: the copy cannot be written or read, or another process deletes it again and again.
+        DataError: the copy cannot be written or read, or another process deletes it meanwhile.
     """
-    path = folder()
-    for _ in range(TRIES):
-        copy = read(path)
-        if copy is not None:
-            return copy
+    copy = read(folder())
+    if copy is None:
         arrays = make()
         path = folder()
         write(path, arrays)
-    copy = read(path)
-    if copy is None:
-        raise DataError("the cached copy vanished while it was being read", where=str(path))
+        copy = read(path)
+        if copy is None:
+            raise DataError("the cached copy vanished while it was being read", where=path)
     return copy
 
 
@@ -106,7 +89,7 @@ def write(folder: Path, arrays: Arrays) -> None:
             temporary.mkdir(parents=True)
             for name, array in arrays.items():
                 np.save(temporary / f"{name}.npy", array)
-            described = {**hashes_of(arrays), "files": stats(temporary, arrays)}
+            described = {"content": content_of(arrays), "files": stats(temporary, arrays)}
             (temporary / "dataset.json").write_text(json.dumps(described))
         try:
             temporary.rename(folder)
@@ -123,9 +106,8 @@ def write(folder: Path, arrays: Arrays) -> None:
 def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
     """The arrays, memory-mapped and read-only, and their content hash; None where there is no whole copy.
 
-    A copy that is not as it was written is taken away with a warning, so that it is built anew. Up to VERIFIED bytes
-    the contents are compared with their hash, once a process; of a larger copy only where a size or a time of change
-    is not the one that was written down.
+    A copy with a file of another size or time of change than was written down is taken away with a warning, so that it
+    is built anew.
 
     Raises:
         DataError: a copy may not be read, or a damaged one not be taken away.
@@ -134,23 +116,17 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
         return None
     try:
         described = json.loads((folder / "dataset.json").read_text())
-        now = stats(folder, described["files"])
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in now}
-        is_large = sum(array.nbytes for array in arrays.values()) > VERIFIED
-        is_verified = is_large and now == described["files"]
-        if _verified.get(folder) != now and not is_verified:
-            hashes = hashes_of(arrays)
-            if hashes != {key: described[key] for key in hashes}:
-                raise ValueError("its contents are not those that were written")
-            _verified[folder] = now
+        names = list(described["files"])
+        if described["files"] != stats(folder, names):
+            raise ValueError("its files are not those that were written")
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
         return arrays, described["content"]
     except PermissionError as error:
         rule = f"the cached copy cannot be read ({error.strerror})"
-        raise DataError(rule, where=str(folder)) from error
+        raise DataError(rule, where=folder) from error
     # A damaged file surfaces as anything, an EOFError or a SyntaxError among others.
     except Exception as error:
-        reason = " ".join(str(error).split())
-    log.warning("%s: the cached copy is damaged (%s) and is made anew", folder, reason)
+        log.warning("%s: the cached copy is damaged (%s) and is made anew", folder, said(error))
     # Renamed before it is deleted: processes that have mapped the files keep them.
     aside = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:

@@ -23,22 +23,13 @@ class CatalogEntry:
     files: tuple[str, ...] = ()
     """Patterns, below data-root, of the files (or folders) of the official layout; all must be there."""
     torchvision_class: str = ""
-    """Name in torchvision.datasets; empty where torchvision has none."""
+    """Name in torchvision.datasets, which can download it; empty where torchvision has none."""
     torchvision_root: str = ""
     """What torchvision calls root, below data-root."""
-    nilearn_files: tuple[str, ...] = ()
-    """Patterns of `files` as nilearn downloads it; empty where nilearn does not."""
     how: str = ""
-    """How to get it where no library can download it."""
+    """How to get it where torchvision cannot download it."""
     family: str = "digits"
     """How it is treated as one domain of several: a key of FAMILIES."""
-
-    @property
-    def downloaded_by(self) -> str:
-        """The library that can download it; empty where none can."""
-        if self.torchvision_class:
-            return "torchvision"
-        return "nilearn" if self.nilearn_files else ""
 
 
 @dataclass(frozen=True)
@@ -121,7 +112,6 @@ def _domains(
 
 
 def _abide(site: str) -> CatalogEntry:
-    phenotypes = "ABIDE_pcp/Phenotypic_V1_0b_preprocessed1.csv"
     return CatalogEntry(
         ("control", "autism"),
         (6105,),
@@ -129,7 +119,7 @@ def _abide(site: str) -> CatalogEntry:
         (1.0,),
         layout="abide",
         files=(f"abide/{site}.npz",),
-        nilearn_files=(phenotypes, f"ABIDE_pcp/*/*/{site}_*_rois_*.1D"),
+        how="make the file from what nilearn fetches (docs/reference/data.md)",
         family="abide",
     )
 
@@ -291,8 +281,6 @@ ALIASES = {
 
 DOMAINS_PREFIX = "domains:"
 OWN_PREFIXES = ("npz:", "folder:", "csv:", "medmnist:", "hf:")
-NAMED_KINDS = ("medmnist", "hf")
-"""Kinds of one's own data that may go by a name instead of a path."""
 SITES_PREFIX = "sites:"
 
 

@@ -337,7 +337,7 @@ def rows_by_patient(
     Raises:
         DataError: no column of patients, two rows of one that differ, or a missing value, unless `missing` is drop.
     """
-    table = read_table(file, settings)
+    table = read_table(file)
     stated = roles_of(str(file), table.header, settings)
     likely = next((name for name in table.header if role_like(name) == "patient"), "")
     stated.setdefault("patient", likely)

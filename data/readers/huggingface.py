@@ -1,11 +1,10 @@
-"""hf:NAME_OR_PATH: images of the datasets library, of a folder or of its cache; nothing is asked of the network."""
+"""hf:FOLDER: a data set of images that save_to_disk of Hugging Face's datasets library has written."""
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,21 +34,11 @@ if TYPE_CHECKING:
 
 Parts = dict[str, Any]
 """The library's data sets by split."""
-SAVED = ("dataset_dict.json", "state.json")
-"""What save_to_disk leaves in a folder."""
-
-
-def source_of(path: Path, settings: DataSettings) -> str:
-    """The folder, or the name that the library has a data set by."""
-    root = Path(settings.data_root).expanduser()
-    if path.exists() or not path.is_relative_to(root):
-        return str(path)
-    return str(path.relative_to(root))
 
 
 @contextmanager
-def quietly(where: str, rule: str = "the datasets library cannot read it") -> Iterator[Any]:
-    """The library, without its warnings and bars. Raises DataError with `rule` for what goes wrong inside."""
+def quietly(where: Path) -> Iterator[Any]:
+    """The library, without its warnings and bars. Raises DataError for what goes wrong inside."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -58,41 +47,26 @@ def quietly(where: str, rule: str = "the datasets library cannot read it") -> It
             yield library
     except DataError:
         raise
-    # A damaged file, or a name that the cache lacks, surfaces as anything.
+    # A damaged file surfaces as anything.
     except Exception as error:
-        raise DataError(f"{rule}: {said(error)}", where=where) from error
-
-
-@contextmanager
-def offline(stays: bool) -> Iterator[None]:
-    """Let the libraries ask their cache alone, if it `stays` so."""
-    # Their modules are changed, as they read the environment variables only when they are imported.
-    hub: Any = import_module("huggingface_hub.constants")
-    library: Any = import_module("datasets.config")
-    before = (hub.HF_HUB_OFFLINE, library.HF_DATASETS_OFFLINE)
-    try:
-        hub.HF_HUB_OFFLINE = library.HF_DATASETS_OFFLINE = stays
-        yield
-    finally:
-        hub.HF_HUB_OFFLINE, library.HF_DATASETS_OFFLINE = before
+        rule = f"the datasets library cannot read it: {said(error)}"
+        raise DataError(rule, where=where) from error
 
 
 @lru_cache(maxsize=4)
-def parts_of(source: str, download: bool) -> Parts:
-    """The library's data sets by split; a single one is called train. Raises DataError."""
-    folder = Path(source)
-    if folder.is_absolute() and not folder.exists():
-        raise DataError("there is no such folder", where=source)
-    if folder.is_dir() and any((folder / name).is_file() for name in SAVED):
-        with quietly(source) as library:
-            loaded = library.load_from_disk(source)
-    else:
-        # Where a name is not in the cache, the library asks the network, or says that it may not.
-        alone = "" if download else ", without the network but for download = true"
-        rule = f"the datasets library cannot read it{alone}"
-        with quietly(source, rule) as library, offline(not download):
-            loaded = library.load_dataset(source)
+def parts_of(folder: Path) -> Parts:
+    """Return the library's data sets by split; a single one is called train. Raises DataError."""
+    if not is_saved(folder):
+        rule = "must be a folder that save_to_disk of the datasets library has written"
+        raise DataError(rule, where=folder)
+    with quietly(folder) as library:
+        loaded = library.load_from_disk(str(folder))
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+
+
+def is_saved(folder: Path) -> bool:
+    """Return whether save_to_disk has written the folder."""
+    return any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +86,7 @@ class LibraryImages(ImageFiles):
         from data.readers.images import read_with_pil, stored_of_pil
 
         key, row = self.name(index).rsplit("/", 1)
-        with quietly(str(self.root)):
+        with quietly(self.root):
             image = self.parts[key][int(row)][self.column]
             if not isinstance(image, dict):
                 return stored_of_pil(self.root, image, self.size[0])
@@ -146,20 +120,16 @@ def cells_of(part: Any, name: str) -> list[str]:
     return ["" if value is None else str(value).strip() for value in part[name]]
 
 
-def unlabelled_in(labels_by_split: Mapping[str, Sequence[str]], names: Collection[str]) -> set[str]:
-    """Return the splits without a label: all are missing, or -1, as test data of a competition have it."""
-    only_minus_one = {key for key, labels in labels_by_split.items() if set(labels) == {"-1"}}
-    others = labels_by_split.keys() - only_minus_one
-    # Of the labels -1 and 1 it is a class.
-    is_class = "-1" in names or any("-1" in labels_by_split[key] for key in others)
-    unlabelled = set() if is_class else only_minus_one
-    for key, labels in labels_by_split.items():
-        if labels and all(is_missing(label, names) for label in labels):
-            unlabelled.add(key)
-    return unlabelled
+def lacks_labels(labels: Sequence[str], names: Collection[str]) -> bool:
+    """Return whether no label is one of the classes `names` or of others.
+
+    All are missing, or -1, as test data of a competition have it.
+    """
+    other = () if "-1" in names else ("-1",)
+    return all(is_missing(label, names) or label in other for label in labels)
 
 
-def columns_of(source: str, parts: Parts, settings: DataSettings) -> tuple[dict[str, str], Any]:
+def columns_of(folder: Path, parts: Parts, settings: DataSettings) -> tuple[dict[str, str], Any]:
     """Return the columns' names by role, that of the images as `path`, and the type of the labels.
 
     Raises:
@@ -168,29 +138,28 @@ def columns_of(source: str, parts: Parts, settings: DataSettings) -> tuple[dict[
     features: dict[str, Any] = {}
     for part in parts.values():  # that of test data may lack the labels
         features = {**part.features, **features}
-    roles = roles_of(source, list(features), settings)
+    roles = roles_of(str(folder), list(features), settings)
     used = [name for name in features if name not in settings.ignored_columns]
     images = [name for name in used if type(features[name]).__name__ == "Image"]
     if not settings.column_names.get("path"):
         if len(images) != 1:
             rule = f"{len(images)} columns look like images, of {name_list(used, ', ')}"
             ways = [cure_of(settings, {"path": name}) for name in images or used]
-            raise DataError(rule, where=source, remedy=either(ways))
+            raise DataError(rule, where=folder, remedy=either(ways))
         roles["path"] = images[0]
     for role, name in roles.items():
         feature = features[name]
-        of_bytes = "binary" in str(getattr(feature, "dtype", ""))
-        single = type(feature).__name__ in ("Value", "ClassLabel") and not of_bytes
-        if name not in images if role == "path" else not single:
-            rule = "must be images" if role == "path" else "must be one text or number per row"
-            raise DataError(f"column {name}: is of type {feature}: {rule}", where=source)
-    for key, part in parts.items():
-        if roles["path"] not in part.features:
-            raise DataError(f"split {key} has no column {roles['path']}", where=source)
+        is_single = type(feature).__name__ in ("Value", "ClassLabel")
+        is_single &= "binary" not in str(getattr(feature, "dtype", ""))
+        rule = "must be one text or number per row"
+        if role == "path":
+            is_single, rule = name in images, "must be images"
+        if not is_single:
+            raise DataError(f"column {name}: is of type {feature}: {rule}", where=folder)
     return roles, features[roles[LABEL]]
 
 
-def scan(path: Path, settings: DataSettings) -> Manifest:
+def scan(folder: Path, settings: DataSettings) -> Manifest:
     """Return the rows that are used.
 
     The splits are the column split where there are several, unless `columns` says otherwise.
@@ -198,70 +167,50 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     Raises:
         DataError: columns or splits that cannot be used, or a missing value, unless `missing` is drop.
     """
-    source = source_of(path, settings)
-    parts = parts_of(source, settings.download)
-    roles, type_of_labels = columns_of(source, parts, settings)
+    parts = parts_of(folder)
+    roles, type_of_labels = columns_of(folder, parts, settings)
     column = roles.pop("path")
     names = {role: f"column {name}" for role, name in roles.items()}
-    by_split = {}
-    with quietly(source):
-        for key, part in parts.items():
-            by_split[key] = {role: cells_of(part, name) for role, name in roles.items()}
     # The names of a ClassLabel are classes whatever they are called.
     of_type = [name.strip() for name in getattr(type_of_labels, "names", None) or ()]
     class_names = {*of_type, *names_of_classes(settings)}
-    unlabelled = unlabelled_in({key: cells[LABEL] for key, cells in by_split.items()}, class_names)
-    if len(unlabelled) == len(parts):
-        raise DataError(f"{names[LABEL]}: no row has a label", where=source)
 
+    images: dict[str, Any] = {}
     files: list[str] = []
+    sides: list[str] = []
     columns: dict[str, list[str]] = {role: [] for role in roles}
     dropped: list[str] = []
-    for key, cells in by_split.items():
-        if key in unlabelled:
-            found = f"none of the {len(parts[key])} rows of split {key} has a label"
+    for key, part in parts.items():
+        with quietly(folder):
+            images[key] = undecoded(part, column)
+            cells = {role: cells_of(part, name) for role, name in roles.items()}
+        if len(part) and lacks_labels(cells[LABEL], class_names):
+            found = f"none of the {len(part)} rows of split {key} has a label"
             if settings.missing != "drop":
                 rule = f"{names[LABEL]}: its splits are {', '.join(parts)}, and {found}"
-                raise DataError(rule, where=source, remedy=(DROP_ROWS, " leaves them out"))
-            dropped += [found] * len(parts[key])
+                raise DataError(rule, where=folder, remedy=(DROP_ROWS, " leaves them out"))
+            dropped += [found] * len(part)
             continue
 
         def row_of(place: int, key: str = key) -> str:
             return f"row {place} (from 0) of split {key}"
 
-        kept, without = complete_rows(source, cells, names, row_of, settings, class_names)
+        kept, without = complete_rows(str(folder), cells, names, row_of, settings, class_names)
         dropped += without
         files += [f"{key}/{row}" for row in kept]
+        sides += [key] * len(kept)
         for role, texts in cells.items():
             columns[role] += [texts[row] for row in kept]
-    check_labels(source, names[LABEL], columns[LABEL], class_names)
-    sides = [name.rsplit("/", 1)[0] for name in files]
+    check_labels(str(folder), names[LABEL], columns[LABEL], class_names)
     if len(set(sides)) > 1 and "split" not in settings.column_names:
         columns["split"], names["split"] = sides, "split"
-    images = LibraryImages(
-        Path(source),
-        letters_of(files),
-        ANY_SIZE,
-        settings=settings,
-        parts={key: undecoded(part, column) for key, part in parts.items()},
-        column=column,
-    )
     return Manifest(
-        where=source,
-        inputs=images,
+        where=str(folder),
+        inputs=LibraryImages(
+            folder, letters_of(files), ANY_SIZE, settings=settings, parts=images, column=column
+        ),
         columns=columns,
         names=names,
         classes=of_type or classes_of(columns[LABEL]),
         notes=tuple(left_out(dropped)),
     )
-
-
-def files(path: Path, settings: DataSettings) -> list[Path]:
-    """Return the files that the cached copy depends on. Raises DataError where nothing is there."""
-    source = source_of(path, settings)
-    if Path(source).is_dir():
-        return sorted(file for file in Path(source).rglob("*") if file.is_file())
-    cached: list[Path] = []
-    for part in parts_of(source, settings.download).values():
-        cached += [Path(file["filename"]) for file in part.cache_files]
-    return cached

@@ -1,7 +1,7 @@
 """The columns of vectors: their order, by their names, and the medians that fill their gaps."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -128,10 +128,39 @@ def notes_of_gaps(gaps_F: Integers, names: Sequence[str]) -> list[str]:
     return [f"missing = median fills {cells}: {', '.join(counts)}"]
 
 
-def remedy_for_gap(settings: DataSettings, column: str = "") -> Remedy:
-    """Return what to do about a missing value in the inputs; `column` is one that can be left out."""
-    filling = " fills them with the median of the column's training rows"
-    remedy = DROP_ROWS, " leaves out such rows, ", FILL_CELLS, filling
-    if not column:
-        return remedy
-    return *remedy, ", ", cure_of(settings, {}, [column]), " leaves out the column"
+def rows_without_gaps(
+    inputs_NF: Array,
+    names: Sequence[str],
+    cell: Callable[[int, str], str],
+    where: object,
+    settings: DataSettings,
+    of_table: bool = False,
+) -> tuple[Integers, list[str]]:
+    """Return the vectors that are left, and what is missing in each that `missing = drop` leaves out.
+
+    Args:
+        inputs_NF: The vectors, NaN where a value is missing.
+        names: Of their columns.
+        cell: Returns what a sentence calls the cell of a row and a column, with what it holds.
+        where: The file, for an error.
+        settings: Of these, `missing` counts; under median all vectors are left.
+        of_table: Whether `columns` can leave out a column.
+
+    Raises:
+        DataError: a value is missing, and `missing` is refuse.
+    """
+    gaps_NF = np.isnan(inputs_NF)
+    if settings.missing == "median":
+        gaps_NF = np.zeros_like(gaps_NF)
+    has_gap_N = gaps_NF.any(axis=1)
+    found = []
+    for row in np.flatnonzero(has_gap_N).tolist():
+        name = names[int(gaps_NF[row].argmax())]
+        found.append(f"{cell(row, name)} is a missing value")
+        if settings.missing == "refuse":
+            filling = " fills them with the median of the column's training rows"
+            remedy: Remedy = (DROP_ROWS, " leaves out such rows, ", FILL_CELLS, filling)
+            if of_table and len(names) > 1:
+                remedy = *remedy, ", ", cure_of(settings, {}, [name]), " leaves out the column"
+            raise DataError(found[0], where=where, remedy=remedy)
+    return np.flatnonzero(~has_gap_N), found

@@ -9,7 +9,7 @@ import numpy as np
 from data.errors import DataError
 from data.extras import needed
 from data.partitions import generator
-from data.readers.abide import fetch_pcp, incomplete, read_pcp, read_site, windows_of
+from data.readers.abide import read_site
 from data.readers.array_types import Shape
 from data.readers.catalog import IMAGENET_LT, KNOWN
 from data.readers.folder import files_of_classes, visible
@@ -37,7 +37,7 @@ def read_layout(name: str, settings: DataSettings, shape: Shape) -> Raw:
         if layout == "mat":
             return mat(root, name)
         if layout == "abide":
-            return abide(root, name, settings)
+            return read_site(root / KNOWN[name].files[0], settings)
         folder_name, list_files = LISTS[layout]
         folder = root / folder_name
         splits = {}
@@ -75,19 +75,6 @@ def mat(root: Path, name: str) -> Raw:
         images = np.moveaxis(arrays["X"], -1, 0)
         splits.append(Split(images, np.where(labels == 10, 0, labels), str(file), key))
     return Raw(*splits)
-
-
-def abide(root: Path, name: str, settings: DataSettings) -> Raw:
-    """Return abide/SITE.npz, or the files that nilearn downloads; an interrupted download is resumed."""
-    file = root / KNOWN[name].files[0]
-    if file.is_file():
-        site = read_site(file, settings)
-    else:
-        folder = root / "ABIDE_pcp"
-        if settings.download and incomplete(folder, file.stem):
-            fetch_pcp(root, file.stem)
-        site = read_pcp(folder, file.stem)
-    return windows_of(site, settings.window_stride, settings.test_fold)
 
 
 # ---- lists of images -------------------------------------------------------------------------------------------------

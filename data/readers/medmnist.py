@@ -1,4 +1,4 @@
-"""medmnist:NAME: a data set of MedMNIST (Yang et al., 2023), which its own package downloads."""
+"""medmnist:NAME: an npz file of MedMNIST (Yang et al., 2023), which its own package downloads."""
 
 from importlib import import_module
 from pathlib import Path
@@ -6,8 +6,6 @@ from typing import Any
 
 from data.errors import DataError, SetOption
 from data.extras import needed
-from data.readers.npz import guess_of, read_npz
-from data.readers.splits import Guess, Raw
 from data.settings import DataSettings
 from data.text import said
 
@@ -36,23 +34,18 @@ def files(path: Path, settings: DataSettings) -> list[Path]:
     raise DataError(f"is not there, nor in {ROOT}", where=str(file), remedy=remedy)
 
 
-def read(path: Path, settings: DataSettings) -> Raw:
-    """MedMNIST's training, test and validation images; what `npz:` converts, labels (N, 1) say, is converted.
+def fetched(path: Path, settings: DataSettings) -> Path:
+    """Return the file, which is downloaded first where it is not there.
 
     Raises:
-        DataError: it is not there or cannot be downloaded, or has several labels an image, as ChestMNIST.
+        DataError: it is not there and may not, or cannot, be downloaded.
     """
     if not files(path, settings):
         _download(path)
-    return read_npz(file_of(path), settings)
+    return file_of(path)
 
 
-def guess_settings(path: Path, settings: DataSettings) -> Guess:
-    """Propose settings, with the classes' names from the package. Raises DataError."""
-    return guess_of(read(path, settings), settings, _class_names(path))
-
-
-def _class_names(path: Path) -> tuple[str, ...]:
+def class_names(path: Path) -> tuple[str, ...]:
     """The classes' names; empty where the package is not installed."""
     try:
         info: dict[str, Any] = import_module("medmnist").INFO

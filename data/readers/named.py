@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from data.errors import DataError
@@ -50,14 +49,14 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
     if not settings.data_root:
         raise DataError(f"data-root = '': {name} needs the folder that holds its files")
     root = Path(settings.data_root).expanduser()
-    layouts = [(f"{name}.npz",), *filter(None, (known.files, known.nilearn_files))]
+    layouts = ((f"{name}.npz",), known.files)
     for patterns in layouts:
         files = [sorted(root.glob(pattern)) for pattern in patterns]
         # Without a path for one of the patterns the layout is not, or not completely, there.
         if all(files):
             return list(itertools.chain.from_iterable(files))
     way = f"torchvision cannot download it: {known.how}"
-    if known.downloaded_by:
+    if known.torchvision_class:
         if settings.download:
             return []
         way = "set download = true to get it"
@@ -159,10 +158,10 @@ def scanned(split: Split, scanner: str) -> Split:
 
 def _blurred(images_NHW: NDArray[np.float64]) -> NDArray[np.float64]:
     """Every pixel becomes the mean of the 3 x 3 around it; beyond the edge it is dark."""
-    border = ((0, 0), (1, 1), (1, 1))
-    framed = np.pad(images_NHW, border)
-    windows_NHW33 = sliding_window_view(framed, (3, 3), axis=(1, 2))
-    blurred_NHW: NDArray[np.float64] = windows_NHW33.mean((-2, -1))
+    filters = needed("scipy.ndimage", "simulation", "dataset = digits-blurred", verb="blurs")
+    blurred_NHW: NDArray[np.float64] = filters.uniform_filter(
+        images_NHW, size=(1, 3, 3), mode="constant"
+    )
     return blurred_NHW
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
-from data.errors import DataError, Remedy, SetOption
+from data.errors import DataError, Remedy, SetOption, either
 from data.readers.array_conversion import check_form, converted, with_subjects
 from data.readers.array_types import Array, Shape
 from data.readers.file_type import truly
@@ -20,7 +20,7 @@ from data.readers.input_columns import (
     ORDER_COUNTS,
     column_labels,
     filled,
-    remedy_for_gap,
+    rows_without_gaps,
     vectors_of,
 )
 from data.readers.rows import left_out
@@ -138,34 +138,32 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
 
     Where test_subjects (N,) is there as well, test samples of one subject are tested as one. train_subjects and
     val_subjects (N,) name the subjects of the other samples, by the same names: no subject is in two of the splits.
-    What others save otherwise and can mean one thing alone is converted (`converted`). Vectors (N, F) may come with
-    `columns` (F,), the names of their columns.
+    Vectors (N, F) may come with `columns` (F,), the names of their columns.
 
     Raises:
         DataError: the file is missing, is no npz file, lacks an array, or holds what cannot be trained on.
     """
     wanted = ("train_images", "train_labels", "test_images", "test_labels")
-    optional = (
-        ("val_images", "val_labels"),
-        ("test_subjects",),
-        ("train_subjects",),
-        ("val_subjects",),
-    )
+    subjects = (("train_subjects",), ("val_subjects",), ("test_subjects",))
+    optional = (("val_images", "val_labels"), *subjects)
 
     def check(heads: Arrays) -> None:
         for split in splits_of(path, heads).values():
             check_form(split)
 
     arrays = read_arrays(path, wanted, optional, settings, check)
-    splits, notes = converted(splits_of(path, arrays), settings)
     columns = input_columns(path, settings)
-    for key, split in splits.items():
+    notes: list[Remedy] = []
+    splits = {}
+    for key, as_stored in splits_of(path, arrays).items():
+        split = converted(as_stored, settings, notes)
         splits[key], dropped = without_gaps(split, columns, settings)
         notes += left_out(dropped)
     splits = with_subjects(splits)
     if splits["train"].images.ndim == 2 and not columns:
         notes.append(f"{ORDER_COUNTS}; an array columns can name them")
-    return filled(Raw.of(splits, notes=tuple(notes), input_columns=columns), settings)
+    said_once = tuple(dict.fromkeys(notes))  # also what holds for several splits
+    return filled(Raw.of(splits, notes=said_once, input_columns=columns), settings)
 
 
 def without_gaps(
@@ -174,22 +172,20 @@ def without_gaps(
     """Return a split without the vectors that `missing = drop` leaves out, and what is missing in each of these.
 
     Raises:
-        DataError: a number of a vector is NaN, and `missing` is refuse.
+        DataError: a number of a vector is NaN, and `missing` is refuse; or there is one in every vector.
     """
     inputs_NF = vectors_of(split)
-    if inputs_NF is None or settings.missing == "median":
+    if inputs_NF is None:
         return split, []
-    gaps_NF = np.isnan(inputs_NF)
-    has_gap_N = gaps_NF.any(axis=1)
     names = column_labels(columns, inputs_NF.shape[1])
-    dropped = []
-    for row in np.flatnonzero(has_gap_N).tolist():
-        column = names[int(gaps_NF[row].argmax())]
-        found = f"row {row} (from 0), column {column}: is NaN, a missing value"
-        dropped.append(f"{split.named('images')}: {found}")
-        if settings.missing == "refuse":
-            raise DataError(dropped[0], where=split.where, remedy=remedy_for_gap(settings))
-    return split.take(np.flatnonzero(~has_gap_N), split.key), dropped
+
+    def cell(row: int, name: str) -> str:
+        return f"{split.named('images')}: row {row} (from 0), column {name}: nan"
+
+    rows, dropped = rows_without_gaps(inputs_NF, names, cell, split.where, settings)
+    if not len(rows):
+        raise split.error("images", "every row", "has a missing value")
+    return split.take(rows, split.key) if dropped else split, dropped
 
 
 def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
@@ -203,13 +199,19 @@ def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
     array = read_arrays(path, (), (("columns",),), settings).get("columns") if features else None
     if array is None:
         return ()
-    is_list = array.dtype.kind == "U" and array.ndim == 1
-    names = tuple(name.strip() for name in array.tolist()) if is_list else ()
+    names = names_in_array(array)
     if features != {len(names)} or not all(names) or len(set(names)) < len(names):
         rule = f"must be {min(features)} different names, one per column of the vectors"
         found = f"columns: dtype {array.dtype}, shape {array.shape}"
         raise DataError(f"{found}: {rule}", where=path)
     return names
+
+
+def names_in_array(array: Array) -> tuple[str, ...]:
+    """Return the texts (N,) of an array without spaces around them; none for an array of anything else."""
+    if array.dtype.kind != "U" or array.ndim != 1:
+        return ()
+    return tuple(name.strip() for name in array.tolist())
 
 
 def splits_of(path: Path, arrays: Arrays) -> dict[str, Split]:
@@ -222,58 +224,45 @@ def splits_of(path: Path, arrays: Arrays) -> dict[str, Split]:
     return splits
 
 
-def guess_settings(path: Path, settings: DataSettings) -> Guess:
-    """Propose settings for an npz file. Raises DataError."""
-    raw = read_npz(path, settings)
-    array = read_arrays(path, (), (("class_names",),), settings).get("class_names")
-    names: tuple[str, ...] = ()
-    if array is not None and array.ndim == 1 and array.dtype.kind == "U":
-        names = tuple(array.tolist())
-    # The setting `classes` cuts spaces off.
-    usable = all(names) and len(set(map(str.strip, names))) == len(names)
-    return guess_of(raw, settings, names if usable else ())
-
-
-def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> Guess:
-    """Propose settings for arrays whose labels are numbers, or names if `classes` is not set.
+def guess_settings(path: Path, settings: DataSettings, names: tuple[str, ...] = ()) -> Guess:
+    """Propose settings for an npz file whose classes have these names, or those of its array `class_names`.
 
     Raises:
-        DataError: images of which it is not clear what their axes are.
+        DataError: numbers that may count from 1, or images of which it is not clear what their axes are.
     """
-    shape = _guessed_shape(raw.train, settings)
+    raw = read_npz(path, settings)
+    array = read_arrays(path, (), (("class_names",),), settings).get("class_names")
+    names = names if array is None else names_in_array(array)
+    if not all(names) or len(set(names)) < len(names):
+        names = ()
     notes: list[Remedy] = list(raw.notes)
     if raw.val is not None:
         notes.append("the validation split is measured beside the test split and never trained on")
     every_label = np.concatenate([split.labels for split in raw.splits.values()])
-    proposed: dict[str, str] = {}
     if every_label.dtype.kind == "U":
         notes.append("labels that are names are numbered in the order of classes")
-        proposed["classes"] = name_list(sorted({*every_label.tolist()}))
+        classes = name_list(sorted({*every_label.tolist()}))
     else:
         smallest, largest = int(every_label.min()), int(every_label.max())
         if smallest >= 1 and not settings.classes and not settings.first_label:
-            with_class_0 = SetOption("classes", str(largest + 1))
-            counted = f"labels {smallest}..{largest} are taken to count from 1; "
-            notes.append((counted, with_class_0, " keeps a class 0"))
-            proposed["first-label"] = "1"
-            largest -= 1
-        enough_names = len(names) > largest
-        proposed["classes"] = name_list(names) if enough_names else str(max(largest + 1, 2))
-    proposed["input-shape"] = "x".join(map(str, shape))
-    return Guess(proposed, tuple(notes))
+            rule = f"labels are {smallest}..{largest}: they count from 1, or there is a class 0"
+            ways = SetOption("first-label", "1"), SetOption("classes", str(largest + 1))
+            raise DataError(rule, where=raw.train.where, remedy=either(ways))
+        classes = name_list(names) if len(names) > largest else str(max(largest + 1, 2))
+    shape = "x".join(map(str, _guessed_shape(raw.train, settings)))
+    return Guess({"classes": classes, "input-shape": shape}, tuple(notes))
 
 
 def _guessed_shape(split: Split, settings: DataSettings) -> Shape:
     """Return the input shape that a split's images suggest. Raises DataError where it may be a volume."""
     shape = split.images.shape[1:]
-    if len(shape) == 2:
-        return (1, *shape)
-    if len(shape) != 3:
+    if len(shape) == 1:
         return shape
-    height, width, channels = shape
+    height, width, channels = (*shape, 1)[:3]
     if channels > 4 and not settings.input_shape:
-        rule = f"shape {split.images.shape}: a volume, or {channels} channels"
+        found = (
+            f"{split.named('images')}: shape {split.images.shape}: a volume, or {channels} channels"
+        )
         option = SetOption("input-shape", f"{channels}x{height}x{width}")
-        rule = f"{split.named('images')}: {rule}"
-        raise DataError(rule, where=split.where, remedy=("if channels: ", option))
+        raise DataError(found, where=split.where, remedy=("if channels: ", option))
     return channels, height, width

@@ -1,14 +1,17 @@
 """A CSV file as columns of texts, what its columns mean, and which cells say that there is no value."""
 
 import csv
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from data.errors import DataError, Remedy, SetOption, either
-from data.readers.file_type import HEAD, truly
+from data.readers.file_type import truly
 from data.settings import IGNORE, LARGEST_UNPACKED, ROLES, DataSettings
 from data.text import finite_number, is_whole, name_list, printable, said
 
@@ -38,8 +41,12 @@ DROP_ROWS = SetOption("missing", "drop")
 FILL_CELLS = SetOption("missing", "median")
 MOST_FRACTIONS = 20
 """Different labels that can be classes, where they are numbers and not whole: ratings such as 0, 0.5, 1 have few."""
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
-"""What may separate the columns; the first one is usual."""
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number that a cell may have: inputs are float32."""
+SWAPPED = str.maketrans(",.", ".,")
+SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas"}
+"""What may separate the columns. The first that the header holds does: a name with a comma is likelier than one with a
+semicolon."""
 MIB = 2**20
 
 
@@ -53,17 +60,11 @@ class Table:
     lines: Sequence[int]
     """The line of each row in the file."""
     separator: str
-    encoding: str
 
     @property
     def header(self) -> list[str]:
         """The columns' names."""
         return list(self.columns)
-
-    @property
-    def comma_is_decimal(self) -> bool:
-        """Whether a comma can be a decimal mark: where it does not separate the columns."""
-        return self.separator != ","
 
     def place(self, row: int, name: str) -> str:
         """Return what a sentence calls a cell, and what it holds."""
@@ -71,43 +72,30 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        """How the text is written, a sentence each."""
-        sentences = []
-        if self.encoding == "utf-16":
-            sentences.append("the text is read as UTF-16")
-        if self.comma_is_decimal:
-            what = f"{SEPARATORS[self.separator]} separate the columns"
-            sentences.append(f"{what}, and a comma in a number is its decimal mark")
-        return sentences
+        """How the text is read, a sentence each."""
+        if self.separator == ",":
+            return []
+        what = f"{SEPARATORS[self.separator]} separate the columns"
+        return [f"{what}, and a comma in a number is its decimal mark"]
 
 
-def read_table(
-    path: Path,
-    settings: DataSettings,
-    known: Collection[str] = LIKE_LABELS,
-    most: int | None = None,
-) -> Table:
+def read_table(path: Path, most: int | None = None) -> Table:
     """Return the cells of a CSV file in UTF-8 or UTF-16 whose columns commas, semicolons or tabs separate.
 
     Args:
         path: The file. Excel may have written `sep=;` before its header.
-        settings: Of these, `columns` counts.
-        known: Names of columns, in small letters: where the header holds several separators, the one by which a column
-            gets a name of these or of `columns` separates.
         most: Read no more than so many rows, of which the first that is not empty is the header.
 
     Raises:
         DataError: there is no such file, it is too large or no such text, a column has no name or another's, or a row
             has not one cell per column.
     """
-    where = str(path)
     if not path.is_file():
-        raise DataError("there is no such file", where=where)
+        raise DataError("there is no such file", where=path)
     if path.stat().st_size > LARGEST_UNPACKED:
-        raise DataError(f"must be at most {LARGEST_UNPACKED // MIB} MiB large", where=where)
-    stated = (*settings.column_names.values(), *settings.ignored_columns)
+        raise DataError(f"must be at most {LARGEST_UNPACKED // MIB} MiB large", where=path)
     try:
-        rows, separator, encoding = _rows_in(path, {*known, *map(str.lower, stated)}, most)
+        rows, separator = _rows_in(path, most)
     except (csv.Error, UnicodeError) as error:
         kind = truly(path)
         reason = said(error)
@@ -116,35 +104,31 @@ def read_table(
         elif isinstance(error, UnicodeError):
             reason += "; save it as UTF-8 (in Excel: CSV UTF-8)"
         rule = f"cannot be read as a CSV file in UTF-8: {reason}"
-        raise DataError(rule, where=where) from error
+        raise DataError(rule, where=path) from error
 
-    columns = _columns_in(where, rows)
-    return Table(path, columns, [line for line, _ in rows[1:]], separator, encoding)
+    columns = _columns_in(path, rows)
+    return Table(path, columns, [line for line, _ in rows[1:]], separator)
 
 
-def _columns_in(where: str, rows: Sequence[tuple[int, list[str]]]) -> dict[str, list[str]]:
+def _columns_in(path: Path, rows: Sequence[tuple[int, list[str]]]) -> dict[str, list[str]]:
     """Return the cells by the names in the first row. Raises DataError."""
-    header = [name.strip() for name in rows[0][1]] if rows else []
-    if not header:
-        raise DataError("is empty; its first row must name the columns", where=where)
+    if not rows:
+        raise DataError("is empty; its first row must name the columns", where=path)
+    header = [name.strip() for name in rows[0][1]]
     for name in header:
         if not name or header.count(name) > 1:
             rule = "every column must have a name of its own"
-            raise DataError(f"column {name[:80]!r}: {rule}", where=where)
-    columns: dict[str, list[str]] = {name: [] for name in header}
+            raise DataError(f"column {name[:80]!r}: {rule}", where=path)
     for line, row in rows[1:]:
         if len(row) != len(header):
             rule = f"has {len(row)} cells, and there are {len(header)} columns"
-            raise DataError(f"row {line}: {rule}", where=where)
-        for cells, cell in zip(columns.values(), row, strict=True):
-            cells.append(cell.strip())
-    return columns
+            raise DataError(f"row {line}: {rule}", where=path)
+    body = [row for _, row in rows[1:]]
+    return {name: [row[place].strip() for row in body] for place, name in enumerate(header)}
 
 
-def _rows_in(
-    path: Path, known: Collection[str], most: int | None
-) -> tuple[list[tuple[int, list[str]]], str, str]:
-    """Return the rows of a CSV file that are not empty, each with its line, the separator and the encoding.
+def _rows_in(path: Path, most: int | None) -> tuple[list[tuple[int, list[str]]], str]:
+    """Return the rows of a CSV file that are not empty, each with its line, and the separator.
 
     Raises:
         UnicodeError, csv.Error: it is no such text.
@@ -152,26 +136,17 @@ def _rows_in(
     with path.open("rb") as start:
         is_utf_16 = start.read(2) in (b"\xff\xfe", b"\xfe\xff")
     encoding = "utf-16" if is_utf_16 else "utf-8-sig"  # spreadsheets write a mark in UTF-8, too
-    with path.open(encoding=encoding, newline="") as file:
-        # Excel for the Macintosh ends lines by a carriage return alone.
-        first = re.split("[\r\n]", file.read(HEAD).lstrip("\r\n"), maxsplit=1)[0]
+    with path.open(encoding=encoding) as file:
+        first = next((line for line in file if line.strip()), "").strip("\n")
         file.seek(0)
         stated = re.fullmatch(r"sep=([,;\t])", first)
-        separator = stated[1] if stated else separator_of(first, known)
+        unquoted = re.sub(r'"[^"]*"', "", first)  # a name in quotes may hold any of them
+        separator = next((mark for mark in SEPARATORS if mark in unquoted), ",")
+        if stated:
+            separator = stated[1]
         reader = csv.reader(file, delimiter=separator, strict=True)
         rows = [(reader.line_num, row) for row in islice(reader, most) if row]
-    return rows[1:] if stated else rows, separator, encoding
-
-
-def separator_of(header: str, known: Collection[str]) -> str:
-    """Return what separates the columns' names in a line."""
-    unquoted = re.sub(r'"[^"]*"', "", header)  # a name in quotes may hold any of them
-    candidates = [separator for separator in SEPARATORS if separator in unquoted]
-    for separator in candidates:
-        names = next(csv.reader([header], delimiter=separator), [])
-        if any(name.strip().lower() in known for name in names):
-            return separator
-    return candidates[0] if candidates else ","
+    return rows[1:] if stated else rows, separator
 
 
 def role_like(name: str) -> str:
@@ -185,6 +160,23 @@ def is_missing(cell: str, names: Collection[str] = ()) -> bool:
     # Blank is also what prints nothing, such as a zero-width space.
     blank = not any(letter.isprintable() and not letter.isspace() for letter in cell)
     return blank or (cell.strip().lower() in MISSING and cell.strip() not in names)
+
+
+def decimal_mark(table: Table, names: Sequence[str]) -> str:
+    """Return the decimal mark of some columns: a comma where a number has one and none separates the columns."""
+    if table.separator == ",":
+        return "."
+    with_comma = (cell for name in names for cell in table.columns[name] if "," in cell)
+    return "," if any(number_in(cell, ",") is not None for cell in with_comma) else "."
+
+
+def number_in(cell: str, mark: str) -> float | None:
+    """Return a cell's number, NaN for a missing value, and None for a text or a number that does not fit float32."""
+    try:
+        number = finite_number(cell.translate(SWAPPED) if mark == "," else cell)
+    except ValueError:
+        return math.nan if is_missing(cell) else None
+    return number if abs(number) <= LARGEST else None
 
 
 def names_of_classes(settings: DataSettings) -> tuple[str, ...]:
@@ -214,32 +206,23 @@ def complete_rows(
         DataError: something is missing, and `missing` is not drop.
     """
     classes = {*class_names, *names_of_classes(settings)}
-    kept, dropped = [], []
-    for place in range(len(cells[LABEL])):
-        texts = {role: column[place] for role, column in cells.items()}
-        missing = [
-            role
-            for role, text in texts.items()
-            if is_missing(text, classes if role == LABEL else ())
-        ]
-        if not missing:
-            kept.append(place)
-            continue
-        role = missing[0]
-        found = gap_of(row(place), names[role], texts[role])
+    missing: dict[int, str] = {}
+    for role, texts in cells.items():
+        known = classes if role == LABEL else ()
+        for place, text in enumerate(texts):
+            if is_missing(text, known):
+                missing.setdefault(place, role)
+    dropped = []
+    for place, role in sorted(missing.items()):
+        text = cells[role][place]
+        what = f"{text!r} is a missing value" if text else "is empty"
+        dropped.append(f"{row(place)}, {names[role]}: {what}")
         if settings.missing != "drop":
             remedy = " leaves out such rows"
-            if role == LABEL and texts[role]:
+            if role == LABEL and text:
                 remedy += "; if it is the name of a class, list it in classes"
-            raise DataError(found, where=where, remedy=(DROP_ROWS, remedy))
-        dropped.append(found)
-    return kept, dropped
-
-
-def gap_of(row: str, column: str, cell: str) -> str:
-    """Return the words for a missing value."""
-    what = f"{cell!r} is a missing value" if cell else "is empty"
-    return f"{row}, {column}: {what}"
+            raise DataError(dropped[0], where=where, remedy=(DROP_ROWS, remedy))
+    return [place for place in range(len(cells[LABEL])) if place not in missing], dropped
 
 
 def left_out(dropped: Sequence[str]) -> list[str]:
@@ -298,38 +281,27 @@ def all_together(settings: DataSettings) -> Remedy:
     return cure_of(settings, {"split": ""}), " puts all together, and a fifth is for testing"
 
 
-def like_labels(names: Sequence[str]) -> list[str]:
-    """Return the columns' names that look like a label's."""
-    alike = [name for name in names if name.lower() in LIKE_LABELS]
-    if len(alike) > 1 and "x" in map(str.lower, names):
-        # Beside x and another label y is a coordinate.
-        return [name for name in alike if name.lower() != "y"]
-    return alike
-
-
 def roles_of(where: str, header: Sequence[str], settings: DataSettings) -> dict[str, str]:
     """Return the columns' names by role: by `columns`, then by the roles' own names.
 
     Raises:
         DataError: a column that is not there, or none or two that may be the label.
     """
-    stated = settings.column_names
+    stated, ignored = settings.column_names, settings.ignored_columns
     shown = printable(name_list(header, ", ")[:200])
-    for name in (*stated.values(), *settings.ignored_columns):
+    for name in (*stated.values(), *ignored):
         if name and name not in header:
             rule = f"columns = {settings.columns!r}: there is no column {name!r}, only {shown}"
             raise DataError(rule, where=where)
-    roles = {}
-    for role in (*stated, *ROLES):
-        name = stated.get(role, role)
-        if name in header and name not in settings.ignored_columns:
-            roles[role] = name
+    roles = {role: stated.get(role, role) for role in (*stated, *ROLES)}
+    roles = {role: name for role, name in roles.items() if name in header and name not in ignored}
     if stated.get(LABEL):
         return roles
 
-    taken = {name for role, name in roles.items() if role != LABEL}
-    taken.update(settings.ignored_columns)
-    alike = like_labels([name for name in header if name not in taken])
+    others = {*header}.difference(ignored, (name for role, name in roles.items() if role != LABEL))
+    alike = [name for name in header if name in others and name.lower() in LIKE_LABELS]
+    if len(alike) > 1 and "x" in map(str.lower, others):
+        alike = [name for name in alike if name.lower() != "y"]  # it is a coordinate
     ways = [cure_of(settings, {LABEL: name}) for name in alike]
     if len(alike) > 1:
         rule = f"columns {' and '.join(alike)} both look like the label"

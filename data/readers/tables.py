@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from data.files import FileStamp, stamp_of
 from data.readers.array_types import Floats
 from data.readers.dicom_headers import with_origins
 from data.readers.image_files import ANY_SIZE, ImageFiles
-from data.readers.input_columns import notes_of_gaps, remedy_for_gap
+from data.readers.input_columns import notes_of_gaps, rows_without_gaps
 from data.readers.rows import (
     LABEL,
     Table,
@@ -21,20 +21,17 @@ from data.readers.rows import (
     classes_of,
     complete_rows,
     cure_of,
-    gap_of,
-    is_missing,
+    decimal_mark,
     left_out,
     names_of_classes,
+    number_in,
     read_table,
     role_like,
     roles_of,
 )
 from data.readers.splits import Manifest
 from data.settings import DataSettings
-from data.text import finite_number
 
-LARGEST = float(np.finfo(np.float32).max)
-"""The largest number that a cell may have: inputs are float32."""
 INPUT, IGNORED = "input", "ignored"
 """What `columns_of` calls columns without a role."""
 OF_READING = ("classes", "columns", "missing", "outside_folder")
@@ -42,27 +39,23 @@ OF_READING = ("classes", "columns", "missing", "outside_folder")
 HEADER_ROWS = 20
 """Rows among which the header is looked for: those before it are empty."""
 MOST_KEPT = 4
-"""Scans that a process keeps: a check and a run look at a data set several times."""
+"""Tables of images that a process keeps: a check and a run look at a data set several times."""
 FEWEST_IDS = 20
 """Rows from which a column of different whole numbers is asked about: a few rows differ by chance."""
 
 
 def roles_in(path: Path, settings: DataSettings) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the columns' names by role, and those without one that are not left out. Raises DataError.
-
-    No row but the header is read.
-    """
-    table = read_table(path, settings, most=HEADER_ROWS)
-    roles = roles_of(str(path), table.header, settings)
-    return roles, others_of(table.header, roles, settings)
+    """Return the columns' names by role, and the inputs. Raises DataError. No row but the header is read."""
+    return roles_and_inputs(read_table(path, most=HEADER_ROWS), settings)
 
 
-def others_of(
-    header: Sequence[str], roles: Mapping[str, str], settings: DataSettings
-) -> tuple[str, ...]:
-    """Return the names of the columns without a role that are not left out: a table of numbers has its inputs there."""
+def roles_and_inputs(
+    table: Table, settings: DataSettings
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the columns' names by role, and those without one that are not left out. Raises DataError."""
+    roles = roles_of(str(table.path), table.header, settings)
     taken = {*roles.values(), *settings.ignored_columns}
-    return tuple(name for name in header if name not in taken)
+    return roles, tuple(name for name in table.header if name not in taken)
 
 
 def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
@@ -80,87 +73,70 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
         DataError: a row, column or value that cannot be used for training.
     """
     reading = DataSettings(**{name: getattr(settings, name) for name in OF_READING})
-    roles, others = roles_in(path, settings)
-    if "path" in roles:
-        # The files may change while their table stays as it is, so that nothing of them is kept with it.
-        return with_origins(_images(path, stamp_of(path), reading), settings, roles=("patient",))
-    if not others:
-        rule = f"there is no column of numbers beside {', '.join(roles.values())}"
-        raise DataError(rule, where=path)
-    table = read_table(path, reading)
-    rows, dropped = _complete_rows(table, roles, reading)
-    numbers_NF, rows, gaps = read_numbers(table, others, rows, reading, roles)
-    manifest = _manifest(table, roles, numbers_NF, rows, reading)
-    notes = (*left_out(dropped + gaps), *manifest.notes)
-    return replace(manifest, input_columns=others, notes=notes)
+    if "path" not in roles_in(path, settings)[0]:
+        return _scan(path, None, reading)
+    # The files may change while their table stays as it is, so that nothing of them is kept with it.
+    return with_origins(_kept(path, stamp_of(path), reading), settings, roles=("patient",))
 
 
-def _complete_rows(
-    table: Table, roles: Mapping[str, str], settings: DataSettings
-) -> tuple[list[int], list[str]]:
-    """Return the places of the rows without a missing value, and what is missing in each other. Raises DataError."""
+def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
+    """Return the rows of a table. The stamp only serves as a key of `_kept`."""
+    table = read_table(path)
+    roles, others = roles_and_inputs(table, settings)
     cells = {role: table.columns[name] for role, name in roles.items()}
     names = {role: f"column {name}" for role, name in roles.items()}
-    lines = table.lines
-    return complete_rows(
-        str(table.path), cells, names, lambda place: f"row {lines[place]}", settings
+
+    def row_of(place: int) -> str:
+        return f"row {table.lines[place]}"
+
+    rows, dropped = complete_rows(str(path), cells, names, row_of, settings)
+    inputs: ImageFiles | Floats
+    if "path" in roles:
+        files = checked_paths(table, cells.pop("path"), rows, settings)
+        _refuse_repeated(table, files, rows)
+        inputs, others = ImageFiles.of(path.parent, files, ANY_SIZE, settings), ()
+    elif others:
+        inputs, rows, gaps = read_numbers(table, others, rows, settings, roles)
+        dropped += gaps
+    else:
+        rule = f"there is no column of numbers beside {', '.join(roles.values())}"
+        raise DataError(rule, where=path)
+    columns = {role: [texts[row] for row in rows] for role, texts in cells.items()}
+    check_labels(str(path), names[LABEL], columns[LABEL], names_of_classes(settings))
+    return Manifest(
+        where=str(path),
+        inputs=inputs,
+        columns=columns,
+        names=names,
+        classes=classes_of(columns[LABEL]),
+        notes=(*left_out(dropped), *table.notes),
+        input_columns=others,
     )
 
 
-def _manifest(
-    table: Table,
-    roles: Mapping[str, str],
-    inputs: Floats | ImageFiles,
-    rows: Sequence[int],
-    settings: DataSettings,
-) -> Manifest:
-    """Return the manifest of some rows of a table. Raises DataError for labels that are no classes."""
-    columns: dict[str, Sequence[str]] = {}
-    for role, name in roles.items():
-        if role != "path":
-            columns[role] = [table.columns[name][row] for row in rows]
-    names = {role: f"column {roles[role]}" for role in columns}
-    check_labels(str(table.path), names[LABEL], columns[LABEL], names_of_classes(settings))
-    classes = classes_of(columns[LABEL])
-    return Manifest(str(table.path), inputs, columns, names, classes, tuple(table.notes))
-
-
-@lru_cache(maxsize=MOST_KEPT)
-def _images(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
-    """Return the images of a table. The stamp only serves as a key of the cache."""
-    roles, unused = roles_in(path, settings)
-    table = read_table(path, settings)
-    rows, dropped = _complete_rows(table, roles, settings)
-    files = checked_paths(table, table.columns[roles["path"]], rows, settings)
-    _refuse_repeated(table, files, rows)
-    images = ImageFiles.of(path.parent, files, ANY_SIZE, settings)
-    manifest = _manifest(table, roles, images, rows, settings)
-    notes: list[Remedy] = [*left_out(dropped), *manifest.notes]
-    likely = likely_roles(unused, roles)
-    if unused:
-        note = f"columns that are not used: {', '.join(unused)}"
-        meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
-        cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
-        notes.append((note, *cure))
-    return replace(manifest, notes=tuple(notes))
+_kept = lru_cache(maxsize=MOST_KEPT)(_scan)
 
 
 def questions(path: Path, manifest: Manifest, settings: DataSettings) -> list[Remedy]:
-    """Return what is asked about the inputs of a table of numbers: gaps, ids, sites and patients."""
+    """Return what is said and asked about a table's columns: gaps, ids, sites, patients and what is not used."""
+    roles, others = roles_in(path, settings)
+    likely = likely_roles(others, roles)
     inputs = manifest.inputs
     if isinstance(inputs, ImageFiles):
-        return []
-    notes: list[Remedy] = [*notes_of_gaps(np.isnan(inputs).sum(axis=0), manifest.input_columns)]
-    likely = likely_roles(manifest.input_columns, manifest.names)
+        notes: list[Remedy] = []
+        if others:
+            meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
+            cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
+            notes.append((f"columns that are not used: {', '.join(others)}", *cure))
+        return notes
+    notes = [*notes_of_gaps(np.isnan(inputs).sum(axis=0), others)]
     ids = []
     for column in columns_of(path, settings):
         if column.role == INPUT and column.counts_rows and column.name not in likely.values():
             ids.append(column.name)
-    if ids and len(ids) < len(manifest.input_columns):
-        question = (
-            f"{', '.join(ids)}: another number in every row; if that is an id, leave it out: "
-        )
-        notes.append((question, cure_of(settings, {}, ids)))
+    if ids and len(ids) < len(others):
+        what = f"{', '.join(ids)}: another number in every row; if that is an id, leave it out: "
+        notes.append((what, cure_of(settings, {}, ids)))
     for role, name in likely.items():
         option = cure_of(settings, {role: name})
         notes.append((f"column {name} is one of the inputs; if it is the {role}: ", option))
@@ -185,11 +161,11 @@ def read_numbers(
     inputs: Sequence[str],
     rows: Sequence[int],
     settings: DataSettings,
-    roles: dict[str, str] | None = None,
+    roles: Mapping[str, str] | None = None,
 ) -> tuple[Floats, list[int], list[str]]:
     """Return the numbers of some columns and rows, the rows that are left, and what is missing in each other one.
 
-    The decimal mark is a point, or a comma where no comma separates the columns.
+    The decimal mark is a point, or a comma where no comma separates the columns and a cell of theirs has one.
 
     Args:
         table: The cells.
@@ -199,71 +175,46 @@ def read_numbers(
         roles: The other columns, by role; None where a model says which are the inputs, and no other is proposed.
 
     Raises:
-        DataError: text, a number that does not fit float32, two decimal marks, or a missing value that is refused.
+        DataError: text, a number that does not fit float32, another decimal mark, or a missing value that is refused.
     """
+    mark = decimal_mark(table, inputs)
     numbers_NF = np.empty((len(rows), len(inputs)), np.float32)
     for place, name in enumerate(inputs):
         cells = [table.columns[name][row] for row in rows]
-        numbers = [number_in(cell, table.comma_is_decimal) for cell in cells]
+        numbers = [number_in(cell, mark) for cell in cells]
         if None in numbers:
             row = rows[numbers.index(None)]
-            remedy = remedy_for(table, name, table.columns[name][row], settings, roles)
             rule = f"{table.place(row, name)}: must be a finite number"
+            remedy = _remedy_for(table, row, name, inputs, settings, roles)
             raise DataError(rule, where=table.path, remedy=remedy)
         numbers_NF[:, place] = np.array(numbers, np.float64)
-    if table.comma_is_decimal:
-        _refuse_two_marks(table, inputs, rows)
-    if settings.missing == "median":
-        return numbers_NF, [*rows], []
-    gaps_NF = np.isnan(numbers_NF)
-    has_gap_N = gaps_NF.any(axis=1)
-    found = []
-    for number in np.flatnonzero(has_gap_N).tolist():
-        name = inputs[int(gaps_NF[number].argmax())]
-        cell = table.columns[name][rows[number]]
-        found.append(gap_of(f"row {table.lines[rows[number]]}", f"column {name}", cell))
-        if settings.missing == "refuse":
-            remedy = remedy_for_gap(settings, name if len(inputs) > 1 else "")
-            raise DataError(found[0], where=table.path, remedy=remedy)
-    return numbers_NF[~has_gap_N], np.array(rows, np.int64)[~has_gap_N].tolist(), found
+
+    def cell(place: int, name: str) -> str:
+        return table.place(rows[place], name)
+
+    kept, found = rows_without_gaps(numbers_NF, inputs, cell, table.path, settings, of_table=True)
+    return numbers_NF[kept], [rows[place] for place in kept.tolist()], found
 
 
-def _refuse_two_marks(table: Table, inputs: Sequence[str], rows: Sequence[int]) -> None:
-    """Raise DataError where a comma marks decimals in one cell, and a point in another."""
-    marks: dict[str, str] = {}
-    for name in inputs:
-        for row in rows:
-            cell = table.columns[name][row]
-            for mark in {*cell} & {",", "."}:
-                if not is_missing(cell):
-                    marks.setdefault(mark, table.place(row, name))
-    if len(marks) > 1:
-        first, second = marks.values()
-        rule = "the decimal mark must be a point in every row, or a comma in every row"
-        raise DataError(f"{second}: {rule}; {first}", where=table.path)
-
-
-def number_in(cell: str, comma_is_decimal: bool) -> float | None:
-    """Return a cell's number, NaN for a missing value, and None for a text or a number that does not fit float32."""
-    try:
-        number = finite_number(cell.replace(",", ".", 1) if comma_is_decimal else cell)
-    except ValueError:
-        return math.nan if is_missing(cell) else None
-    return number if abs(number) <= LARGEST else None
-
-
-def remedy_for(
-    table: Table, column: str, cell: str, settings: DataSettings, roles: dict[str, str] | None
+def _remedy_for(
+    table: Table,
+    row: int,
+    column: str,
+    inputs: Sequence[str],
+    settings: DataSettings,
+    roles: Mapping[str, str] | None,
 ) -> Remedy:
     """Return the remedy for a cell that is not a number; empty if none is known."""
-    if "," in cell and not table.comma_is_decimal:
+    cell = table.columns[column][row]
+    if number_in(cell, ".") is not None:
+        return "the decimal mark of other cells is a comma"
+    if number_in(cell, ",") is not None:
         return "a decimal comma needs semicolons or tabs between the columns"
     if roles is None:
         return ""
     role = role_like(column)
     if role and role not in roles:
         return f"if it is the {role}: ", cure_of(settings, {role: column})
-    inputs = others_of(table.header, roles, settings)
     texts = [name for name in inputs if summary_of(table, name, INPUT).is_text]
     if column not in texts or len(texts) == len(inputs):
         return ""
@@ -315,25 +266,26 @@ class ColumnSummary:
 
 def summary_of(table: Table, name: str, role: str) -> ColumnSummary:
     """Return what a column holds."""
-    cells = table.columns[name]
+    mark = decimal_mark(table, [name])
     texts, numbers = [], []
-    for cell in cells:
-        number = number_in(cell, table.comma_is_decimal)
+    for cell in table.columns[name]:
+        number = number_in(cell, mark)
         if number is None or not math.isnan(number):
             texts.append(cell)
         if number is not None and not math.isnan(number):
             numbers.append(number)
-    return ColumnSummary(name, role, texts, numbers, len(cells) - len(texts))
+    return ColumnSummary(name, role, texts, numbers, len(table.lines) - len(texts))
 
 
 def columns_of(path: Path, settings: DataSettings) -> list[ColumnSummary]:
     """Return what each column of a table holds, in file order. Raises DataError for a table without label or header."""
-    table = read_table(path, settings)
-    roles = roles_of(str(path), table.header, settings)
-    meaning = {name: role for role, name in roles.items()}
-    meaning |= dict.fromkeys(settings.ignored_columns, IGNORED)
-    other = IGNORED if "path" in roles else INPUT
-    return [summary_of(table, name, meaning.get(name, other)) for name in table.header]
+    table = read_table(path)
+    roles, inputs = roles_and_inputs(table, settings)
+    meaning = dict.fromkeys(table.header, IGNORED)
+    if "path" not in roles:
+        meaning |= dict.fromkeys(inputs, INPUT)
+    meaning |= {name: role for role, name in roles.items()}
+    return [summary_of(table, name, meaning[name]) for name in table.header]
 
 
 # ---- paths -----------------------------------------------------------------------------------------------------------
@@ -368,9 +320,10 @@ def checked_paths(
 
 def _refuse_repeated(table: Table, files: Sequence[str], rows: Sequence[int]) -> None:
     """Raise DataError for a file in two rows, one of which might train and the other test."""
-    row_of_file: dict[str, int] = {}
+    line_of_file: dict[str, int] = {}
     for name, place in zip(files, rows, strict=True):
-        if name in row_of_file:
-            where = f"{table.path}: row {table.lines[place]}"
-            raise DataError(f"{name} is the file of row {row_of_file[name]} too", where=where)
-        row_of_file[name] = table.lines[place]
+        line = table.lines[place]
+        first = line_of_file.setdefault(name, line)
+        if first != line:
+            where = f"{table.path}: row {line}"
+            raise DataError(f"{name} is the file of row {first} too", where=where)

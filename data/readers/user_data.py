@@ -22,16 +22,14 @@ SCANS: dict[str, Callable[[Path, DataSettings], Manifest]] = {
 }
 """By kind, what finds all samples; the other kinds are arrays of splits."""
 KINDS = ("npz", "medmnist", *SCANS)
-NUMBERED = ("npz:", "medmnist:", "hf:")
+NUMBERED = ("npz:", "medmnist:")
 """Kinds whose labels are numbers, of classes that each file names in an order of its own."""
 
 
 def kind_of_path(path: Path) -> str:
     """Return the kind of data that a file or folder is, by its name."""
-    if any((path / name).is_file() for name in huggingface.SAVED):
-        return "hf"
     if path.is_dir():
-        return "folder"
+        return "hf" if huggingface.is_saved(path) else "folder"
     return "csv" if path.suffix.lower() == ".csv" else "npz"
 
 
@@ -48,10 +46,10 @@ def path_of(name: str, settings: DataSettings) -> Path:
 def read_own(name: str, classes: tuple[str, ...], shape: Shape, settings: DataSettings) -> Raw:
     """Return the data of KIND:PATH. Raises DataError, one sentence, for what cannot be trained on."""
     kind, path = kind_and_path(name, settings)
-    if kind == "npz":
-        return npz.read_npz(path, settings)
     if kind == "medmnist":
-        return medmnist.read(path, settings)
+        path = medmnist.fetched(path, settings)
+    if kind not in SCANS:
+        return npz.read_npz(path, settings)
     return filled(divided(SCANS[kind](path, settings), classes, shape, settings), settings)
 
 
@@ -60,13 +58,11 @@ def files_of_own(name: str, settings: DataSettings) -> list[Path]:
     kind, path = kind_and_path(name, settings)
     if kind == "medmnist":
         return medmnist.files(path, settings)
-    if kind == "hf":
-        return huggingface.files(path, settings)
     if kind == "csv" and "path" in tables.roles_in(path, settings)[0]:
         inputs = tables.scan(path, settings).inputs
         assert isinstance(inputs, ImageFiles)
         return [path, *inputs.paths]
-    if kind != "folder":
+    if kind in ("csv", "npz"):
         return [existing(path)]
     if not path.is_dir():
         raise DataError("there is no such folder", where=path)
@@ -88,7 +84,7 @@ def sites_of(name: str, settings: DataSettings) -> tuple[str, ...]:
     Raises DataError.
     """
     kind, path = kind_and_path(name, settings)
-    if kind not in SCANS or (kind != "hf" and not path.exists()):
+    if kind not in SCANS or not path.exists():
         return ()
     if kind == "csv" and "site" not in tables.roles_in(path, settings)[0]:
         return ()
@@ -106,7 +102,7 @@ def input_columns(name: str, settings: DataSettings) -> tuple[str, ...]:
 
 
 def guess_settings(dataset: str, settings: DataSettings) -> Guess:
-    """Propose `classes`, `input-shape` and other settings, of domains:A,B,... those that fit every member.
+    """Propose `classes` and `input-shape`, of domains:A,B,... those that fit every member.
 
     Raises:
         DataError: the cause if none fits, with the settings to choose from where members differ.
@@ -114,13 +110,23 @@ def guess_settings(dataset: str, settings: DataSettings) -> Guess:
     guesses = {name: _guess(name, settings) for name in members(dataset) if is_own(name)}
     if len(guesses) == 1:
         return next(iter(guesses.values()))
-    from_1 = [name for name, guess in guesses.items() if "first-label" in guess.settings]
-    if len(from_1) < len(guesses):
-        for name in from_1:  # another member has a label 0: this one only lacks the first class
-            classes = guesses[name].settings["classes"]
-            with_class_0 = str(int(classes) + 1) if is_whole(classes) else classes
-            guesses[name] = _guess(name, replace(settings, classes=with_class_0))
-    return _guess_of_all(dataset, guesses, settings)
+    shapes = list(dict.fromkeys(guess.settings["input-shape"] for guess in guesses.values()))
+    if len(shapes) > 1 and not settings.input_shape:
+        rule = f"the members are of input-shape {', '.join(shapes)}: must be brought to one"
+        ways = either([SetOption("input-shape", shape) for shape in shapes])
+        raise DataError(rule, where=dataset, remedy=ways)
+    classes = settings.classes or _all_classes(dataset, guesses)
+
+    said_by: dict[Remedy, list[str]] = {}
+    for name, guess in zip(domain_names(tuple(guesses)), guesses.values(), strict=True):
+        for note in guess.notes:
+            said_by.setdefault(note, []).append(name)
+    notes: list[Remedy] = []
+    for note, names in said_by.items():
+        parts = (note,) if isinstance(note, str) else note
+        of_all = len(names) == len(guesses)
+        notes.append(note if of_all else (f"{', '.join(names)}: ", *parts))
+    return Guess({"classes": classes, "input-shape": shapes[0]}, tuple(notes))
 
 
 def _guess(name: str, settings: DataSettings) -> Guess:
@@ -129,7 +135,8 @@ def _guess(name: str, settings: DataSettings) -> Guess:
     if kind == "npz":
         return npz.guess_settings(path, settings)
     if kind == "medmnist":
-        return medmnist.guess_settings(path, settings)
+        names = medmnist.class_names(path)
+        return npz.guess_settings(medmnist.fetched(path, settings), settings, names)
     manifest = SCANS[kind](path, settings)
     inputs = manifest.inputs
     notes: list[Remedy] = [*manifest.notes, *manifest.meaning]
@@ -138,45 +145,23 @@ def _guess(name: str, settings: DataSettings) -> Guess:
         notes += notes_of_images
     else:
         shape = str(len(manifest.input_columns))
+    if kind == "csv":
         notes += tables.questions(path, manifest, settings)
     return Guess({"classes": name_list(manifest.classes), "input-shape": shape}, tuple(notes))
-
-
-def _guess_of_all(dataset: str, guesses: dict[str, Guess], settings: DataSettings) -> Guess:
-    """Propose the settings that fit all members, from what fits each. Raises DataError."""
-    keys = dict.fromkeys(key for guess in guesses.values() for key in guess.settings)
-    chosen: dict[str, str] = {}
-    for key in keys:
-        values = [guess.settings[key] for guess in guesses.values() if key in guess.settings]
-        different = list(dict.fromkeys(values))
-        if len(different) == 1 or getattr(settings, key.replace("-", "_")):
-            chosen[key] = different[0]  # what the user states wins over it
-        elif key == "classes":
-            chosen[key] = _all_classes(dataset, guesses)
-        else:
-            rule = f"the members are of {key} {', '.join(different)}: must be brought to one"
-            options = [SetOption(key, value) for value in different]
-            raise DataError(rule, where=dataset, remedy=either(options))
-
-    notes: dict[Remedy, None] = {}
-    every_note = [note for guess in guesses.values() for note in guess.notes]
-    for name, guess in zip(domain_names(tuple(guesses)), guesses.values(), strict=True):
-        for note in guess.notes:
-            parts = (note,) if isinstance(note, str) else note
-            of_all = every_note.count(note) == len(guesses)  # said once of all
-            notes[note if of_all else (f"{name}: ", *parts)] = None
-    return Guess(chosen, tuple(notes))
 
 
 def _all_classes(dataset: str, guesses: dict[str, Guess]) -> str:
     """Return the setting `classes` that holds the different classes of all members. Raises DataError."""
     by_member = {name: guess.settings["classes"] for name, guess in guesses.items()}
-    if all(map(is_whole, by_member.values())):
-        return max(by_member.values(), key=int)
+    different = list(dict.fromkeys(by_member.values()))
+    if len(different) == 1:
+        return different[0]
+    if all(map(is_whole, different)):
+        return max(different, key=int)
     # Numbers in a file mean the places in its own list: lists of several files cannot be put together.
     if any(is_whole(text) or name.startswith(NUMBERED) for name, text in by_member.items()):
         listed = "; ".join(f"{name}: {text}" for name, text in by_member.items())
         rule = f"the members number their classes differently ({listed}): classes must be stated"
         raise DataError(rule, where=dataset, remedy="and every file must number them in that order")
-    union = {name for text in by_member.values() for name in names_in(text)}
-    return name_list(classes_of(list(union)))
+    names = {name for text in different for name in names_in(text)}
+    return name_list(classes_of(list(names)))

@@ -15,7 +15,6 @@ from data.readers.catalog import (
     ALIASES,
     DOMAINS_PREFIX,
     KNOWN,
-    NAMED_KINDS,
     is_own,
     labels_file,
     members,
@@ -69,8 +68,7 @@ def list_data(
                 what += f" and {len(files) - 1} more"
         except DataError:
             missing.add(name)
-            by = known.downloaded_by
-            way = f"download = true fetches it into data-root, through {by}" if by else known.how
+            way = known.how or "download = true fetches it into data-root, through torchvision"
             what = f"{way}; or {name}.npz in data-root"
         shape = "x".join(map(str, known.shape))
         rows.append((name, len(known.class_names), shape, name not in missing, what))
@@ -84,7 +82,7 @@ def list_data(
     print_rows([dict(zip(headings, row, strict=True)) for row in rows], as_json)
     if not as_json:
         out.print(
-            "Beside these: npz:PATH, folder:PATH, csv:PATH, medmnist:NAME or medmnist:PATH, hf:NAME or hf:PATH "
+            "Beside these: npz:PATH, folder:PATH, csv:PATH, medmnist:NAME, hf:PATH "
             "(see `fedskew data check`) and domains:NAME,NAME,..."
         )
 
@@ -211,7 +209,7 @@ def own_name(path: str) -> str:
 
             kind = kind_of_path(file)
         return f"{kind}:{file}"
-    if kind in NAMED_KINDS:  # the name of a data set that is downloaded
+    if kind == "medmnist":  # the name of a data set that is downloaded
         return path
     raise DataError("there is no such file or folder", where=location)
 

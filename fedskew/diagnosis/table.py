@@ -1,5 +1,6 @@
 """Tables of sites, as CSV: the samples of each class, or the moments of each feature."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data import DataError, DataSettings
-from data.readers.rows import read_table
-from data.text import finite_number
+from data import DataError
+from data.readers.rows import decimal_mark, number_in, read_table
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -160,13 +160,13 @@ def read_moments(path: Path, sites: Sequence[str]) -> Moments:
 def read_numbers(path: Path) -> tuple[list[str], dict[str, list[float]]]:
     """Return the names of a table's columns, but of the first one, and each site's numbers. Raises DataError."""
     numbers: dict[str, list[float]] = {}
-    marks: set[str] = set()
-    table = read_table(path, DataSettings(), CORNER)
+    table = read_table(path)
     corner, *columns = table.header
     has_words = any(letter.isalpha() for letter in "".join(columns))
     if not columns or not (has_words or corner.lower() in CORNER):
         rule = "must be `site` and the columns' names, separated by commas, semicolons or tabs"
         raise DataError(f"the header {','.join(table.header)[:80]!r} {rule}", where=str(path))
+    mark = decimal_mark(table, columns)
     for line, row in zip(table.lines, zip(*table.columns.values(), strict=True), strict=True):
         site, *cells = row
         if not any(row):
@@ -176,17 +176,11 @@ def read_numbers(path: Path) -> tuple[list[str], dict[str, list[float]]]:
             raise DataError(f"row {line}: site {site!r}: {rule}", where=str(path))
         numbers[site] = []
         for name, cell in zip(columns, cells, strict=True):
-            if table.comma_is_decimal:
-                marks |= {*cell} & {",", "."}
-                cell = cell.replace(",", ".", 1)
-            try:
-                numbers[site].append(finite_number(cell))
-            except ValueError:
+            number = number_in(cell, mark)
+            if number is None or math.isnan(number):
                 rule = f"column {name!r}: {cell!r} is no finite number"
-                raise DataError(f"row {site!r}, {rule}", where=str(path)) from None
+                raise DataError(f"row {site!r}, {rule}", where=str(path))
+            numbers[site].append(number)
     if not numbers:
         raise DataError("has no row of a site below its header", where=str(path))
-    if len(marks) > 1:  # one of them may mark thousands
-        rule = "the decimal mark must be a point in every row, or a comma in every row"
-        raise DataError(rule, where=str(path))
     return columns, numbers

@@ -28,7 +28,7 @@ from data.readers.input_columns import (
     order_of,
 )
 from data.readers.npz import Arrays, read_arrays
-from data.readers.rows import DROP_ROWS, LABEL, LIKE_LABELS, Table, cure_of, is_missing, read_table
+from data.readers.rows import DROP_ROWS, LABEL, Table, cure_of, is_missing, read_table
 from data.readers.rows import left_out as rows_left_out
 from data.readers.splits import Split
 from data.readers.tables import checked_paths, read_numbers
@@ -185,7 +185,7 @@ def npz(path: Path, about: Description, settings: DataSettings, prefix: str = ""
     )
     is_labeled = labels_key in arrays
     reading = settings if is_labeled else replace(settings, first_label=0)
-    split = converted({"": split_of(arrays)}, reading)[0][""]
+    split = converted(split_of(arrays), reading, [])
     notes: list[str] = []
     if len(about.shape) == 1:
         columns = input_columns(f"npz:{path.absolute()}", settings)
@@ -283,7 +283,7 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
             "the model has no names of its columns: must be an npz file with images (N, features)"
         )
         raise DataError(rule, where=str(path))
-    table = read_table(path, settings, {*LIKE_LABELS, *map(str.lower, inputs)})
+    table = read_table(path)
     rows = list(range(len(table.lines)))
     if not rows:
         raise DataError("holds no row to predict", where=str(path))

@@ -195,33 +195,6 @@ def write_abide(root, subjects=10):
         write_site(root / "abide" / f"{site}.npz", subjects + number, seed=number)
 
 
-CSV_HEADER = (
-    ",Unnamed: 0,SUB_ID,X,subject,SITE_ID,FILE_ID,DX_GROUP,DSM_IV_TR,AGE_AT_SCAN,FIQ_TEST_TYPE\n"
-)
-
-
-def write_pcp(folder, subjects=10, kind="cpac/filt_noglobal"):
-    """ABIDE_pcp as nilearn's fetch_abide_pcp leaves it: the csv of phenotypes and a .1D file a subject.
-
-    The even subjects have autism; a subject without a file, which the csv names no_filename, precedes each of them.
-    """
-    draws, series = np.random.default_rng(50952), []
-    (folder / kind).mkdir(parents=True, exist_ok=True)
-    table = folder / "Phenotypic_V1_0b_preprocessed1.csv"
-    lines = table.read_text() if table.exists() else CSV_HEADER
-    for number in range(50952, 50952 + subjects):
-        file_id = f"NYU_{number:07d}"
-        group = 1 if number % 2 == 0 else 2
-        for name in ["no_filename"] * (group == 1) + [file_id]:
-            lines += f'1,1,{number},1,{number},NYU,{name},{group},0,20.5,"WASI, full"\n'
-        series.append(draws.normal(size=(40 + number % 3, 5)).astype(np.float32))
-        header = "\t".join(f"#{region}" for region in (10, 11, 12, 4801, 4802))
-        rows = ["\t".join(f"{value:.6f}" for value in row) for row in series[-1]]
-        (folder / kind / f"{file_id}_rois_ho.1D").write_text("\n".join([header, *rows]) + "\n")
-    table.write_text(lines)
-    return series
-
-
 # ---- a stand-in for the datasets library, which only `make slow` installs ------------------------------------------
 
 

@@ -41,13 +41,13 @@ IMAGES = {"train_images": noise(0, 10, 6, 5), "test_images": noise(1, 5, 6, 5)}
 FLOATS = {key: (part / 255).astype(np.float32) for key, part in IMAGES.items()}
 SAME = {
     "labels (N, 1)": ({key: part[:, None] for key, part in LABELS.items()}, {}, {}),
-    "one-hot labels": ({key: np.eye(2)[part] for key, part in LABELS.items()}, {}, {}),
     "names in another order": (
         {key: np.array(["cat", "dog"])[1 - part] for key, part in LABELS.items()}, {"classes": "dog,cat"}, {}
     ),
     "labels from 1": ({key: part + 1 for key, part in LABELS.items()}, {"first_label": 1}, {}),
-    "bytes as int64": ({key: part.astype(np.int64) for key, part in IMAGES.items()}, {}, {}),
-    "16 bits": ({key: part.astype(np.uint16) * 257 for key, part in IMAGES.items()}, {}, FLOATS),
+    "16 bits": (
+        {key: part.astype(np.uint16) * 257 for key, part in IMAGES.items()}, {"pixel_range": "0,65535"}, FLOATS
+    ),
 }  # fmt: skip
 
 
@@ -66,7 +66,8 @@ NAN[4, 2, 1] = np.nan
 REFUSED = {
     "a negative label": ({"test_labels": np.arange(5) - 1}, "test_labels: label -1"),
     "broken labels": ({"train_labels": np.arange(10) / 2}, "train_labels: dtype float64"),
-    "several labels": ({"train_labels": np.ones((10, 2), int)}, "train_labels: shape (10, 2)"),
+    "one-hot labels": ({"train_labels": np.eye(2, dtype=int)[[0, 1] * 5]}, "train_labels: dtype int64, shape (10, 2)"),
+    "several labels": ({"train_labels": np.ones((10, 2), int)}, "train_labels: dtype int64, shape (10, 2)"),
     "an unknown name": ({"train_labels": np.array(["cat", "dog"] * 5)}, "train_labels: 'cat'"),
     "a missing name": ({"train_labels": np.array(["0", "nan"] * 5)}, "'nan' at index 1"),
     "not a number": ({"train_images": NAN, "test_images": NAN[5:]}, "train_images: NaN"),
@@ -94,12 +95,34 @@ def test_a_refusal_names_the_setting_that_would_help(tmp_path):
     ct = np.linspace(-1000, 400, 300).reshape(10, 6, 5).astype(np.int16)
     (option,) = options_of(refused(npz(tmp_path, train_images=ct)).remedy)
     assert option == SetOption("pixel-range", "-1000,400")
+    integers = {key: part.astype(np.int64) for key, part in IMAGES.items()}
+    assert options_of(refused(npz(tmp_path, **integers)).remedy)[0].value == "0,255"
     as_floats = {key: (part * 0.8).astype(np.float32) for key, part in IMAGES.items()}
     assert options_of(refused(npz(tmp_path, **as_floats)).remedy)[0].value == "0,255"
     text = tmp_path / "own.npz"
     text.write_text("label,x\na,1\nb,2\n")
     settings = DataSettings(f"npz:{text}", classes="2", input_shape="1x6x5")
     assert options_of(refused(settings).remedy) == [SetOption("dataset", f"csv:{text}")]
+
+
+def test_labels_from_1_are_asked_about(tmp_path):
+    settings = npz(tmp_path, classes="", train_labels=np.arange(10) % 2 + 1)
+    assert guess_settings(settings.dataset, settings).settings["classes"] == "3"
+    settings = npz(tmp_path, classes="", **{key: part + 1 for key, part in LABELS.items()})
+    with pytest.raises(DataError) as caught:
+        guess_settings(settings.dataset, settings)
+    ways = options_of(caught.value.remedy)
+    assert ways == [SetOption("first-label", "1"), SetOption("classes", "3")]
+    for way, classes in zip(ways, ("2", "3"), strict=True):
+        stated = replace(
+            settings,
+            **{
+                way.key.replace("-", "_"): type(settings.first_label)(way.value)
+                if way.key == "first-label"
+                else way.value
+            },
+        )
+        assert guess_settings(settings.dataset, stated).settings["classes"] == classes
 
 
 HEADS = {

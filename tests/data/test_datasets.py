@@ -106,9 +106,9 @@ def test_data_that_are_not_there_are_refused_with_how_to_get_them(tmp_path):
     for name, known in KNOWN.items():
         if known.layout == "scikit-learn":
             continue
-        way = "download = true" if known.downloaded_by else known.how
+        way = "download = true" if known.torchvision_class else known.how
         with pytest.raises(DataError) as caught:
-            load(DataSettings(name, str(tmp_path), download=not known.downloaded_by))
+            load(DataSettings(name, str(tmp_path), download=not known.torchvision_class))
         assert caught.value.where == str(tmp_path) and way in caught.value.rule
 
 

@@ -207,6 +207,11 @@ L = [0, 1] * 6
 TEST = {"label": (TWO, [-1] * 12)}
 SPLITS = {
     "no label in the test split": ({"train": {"label": (TWO, L)}, "test": TEST}, ("split test", "missing=drop"), 12),
+    "-1 throughout the test split": (
+        {"train": {"label": (Value(), L)}, "test": {"label": (Value(), [-1] * 12)}},
+        ("split test", "missing=drop"),
+        12,
+    ),
     "a label of -1": ({"train": {"label": (TWO, [*L[:-1], -1])}}, ("row 11 (from 0)", "missing=drop"), 11),
     "a site of None": (
         {"train": {"label": (TWO, L), "site": (Value(), [*"NSNSNSNSNSN", None])}}, ("column site", "missing=drop"), 11
@@ -264,10 +269,12 @@ def test_the_labels_minus_one_and_one_are_classes(tmp_path, monkeypatch):
 
 
 def test_the_library_is_named_where_it_is_missing(tmp_path, monkeypatch):
+    settings = library(tmp_path, monkeypatch, {"train": {"label": (TWO, L)}})
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError) as caught:
-        load(DataSettings(f"hf:{tmp_path}", classes="2", input_shape="1x6x5"))
-    assert "fedskew[hf]" in caught.value.rule
+    for name, words in ((settings.dataset, "fedskew[hf]"), (f"hf:{tmp_path}", "save_to_disk")):
+        with pytest.raises(DataError) as caught:
+            load(replace(settings, dataset=name, classes="cat,dog"))
+        assert words in caught.value.rule
 
 
 @pytest.mark.slow  # only `make slow` installs the library

@@ -224,9 +224,6 @@ READERS = {
         **SMALL,
     ),
     "ABIDE": named("abide", lambda root: layouts.write_abide(root, 5), input_shape="10"),
-    "ABIDE as nilearn leaves it": named(
-        "abide-nyu", lambda root: layouts.write_pcp(root / "ABIDE_pcp"), input_shape="10", test_fold=1
-    ),
     "npz": own("npz", npz()),
     "npz with validation and subjects": own(
         "npz",

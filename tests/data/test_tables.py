@@ -112,6 +112,7 @@ REFUSED = {
     "ragged": ([HEAD, ROWS[0], "1,a"], "row 3"),
     "full-width digits": ([HEAD, "\uff11,1,a"], "row 2, column size"),
     "two decimal marks": (["size;label", "1,5;a", "1.5;b"], "row 3, column size: '1.5'"),
+    "a text with a comma beside points": (["size\tw\tlabel", "1.5\tx, 2\ta", "2.5\ty\tb"], "row 2, column w"),
     "a comma between commas": (["size,label", '"1,5",a'], "row 2, column size: '1,5'"),
     "one class": ([HEAD, "1,1,a", "1,2,a"], "column label: 2 rows of 1 classes"),
     "too few to test": ([HEAD, "1,1,a", "2,2,a", "3,3,b", "4,4,b"], "a fifth"),

@@ -37,7 +37,6 @@ from data import DataError, DataSettings, SettingError, load
 from data.agreement import read_agreement
 from data.package_files import ROOT
 from data.partition_files import SavedPartition, read, save
-from data.readers.catalog import NAMED_KINDS
 from data.readers.user_data import KINDS
 from fedskew.experiments.experiments import Experiment, entries_in
 from fedskew.experiments.plan import plan
@@ -207,7 +206,7 @@ def data_subjects() -> list[Subject]:
         lambda name: st.tuples(st.just(name), mutated(MEMBERS[name]) | st.sampled_from(hostile))
     )
     inside = member.map(lambda change: packed({**MEMBERS, change[0]: change[1]}))
-    kinds = [kind for kind in KINDS if kind not in NAMED_KINDS]
+    kinds = [kind for kind in KINDS if kind not in ("medmnist", "hf")]
     return [*map(own, kinds), own("npz", inside)]
 
 

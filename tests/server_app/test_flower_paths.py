@@ -66,7 +66,6 @@ def test_absolute_paths_and_names_are_taken(superlinks_folder: Path) -> None:
     for changes in (
         {"dataset": "npz:scans.npz", "data-root": "/data"},
         {"dataset": "npz:/data/scans.npz", "results": "/results"},
-        {"dataset": "hf:nobody/nothing"},
         {"weights": "~/weights.pt"},
     ):
         stated = settings_of_run_config({**usual, **changes})

@@ -96,6 +96,13 @@ def test_class_counts_in_the_clear_are_refused_where_sums_are_masked(tmp_path: P
     site_runtime.cache_clear()
 
 
+def test_a_question_after_the_last_round_has_no_masked_sum_and_is_answered(tmp_path: Path) -> None:
+    """CCVR's, in the clear where the policy allows it: masks are for answers before round 1."""
+    folder = masking(tmp_path / "masked")
+    summary = rehearse(folder, tmp_path, {**TRAINED, "method": "ccvr"}, rounds=1)
+    assert summary["models"].keys() == {"average", "ccvr"}
+
+
 def test_a_damaged_sum_is_asked_for_again(tmp_path: Path) -> None:
     folder = masking(tmp_path / "sites")
     first = rehearse(folder, tmp_path / "results", TRAINED, seed=1)

@@ -95,6 +95,7 @@ def test_every_form_shows_rows_with_diverged_seeds(tmp_path: Path, fedskew: FedS
         assert "1 of 2 seeds, 1 diverged" in text and "0 of 2 seeds, 2 diverged" in text
         if "--markdown" in form:
             assert "not judged (fedshift diverged in 1 of 2 seeds)" in text
+            assert "not judged (fedshift diverged in 2 of 2 seeds)" in text
 
 
 @pytest.mark.parametrize(
