@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from data import DataError, DataSettings, require
+from data import DataError, DataSettings
 from data.readers.catalog import (
     ALIASES,
     DOMAINS_PREFIX,
@@ -176,9 +176,6 @@ def check(
     labels = str(stated.get("labels", ""))
     if labels_file(labels):  # the command that is printed works in every folder
         stated["labels"] = str(Path(labels).expanduser().absolute())
-    require(
-        "dataset" not in stated, "dataset", stated.get("dataset", ""), "is PATH of this command"
-    )
     given = {"dataset": own_name(path), **stated}
     from data.errors import InputError
     from fedskew import data_check

@@ -215,7 +215,6 @@ MISTAKES = {
     "run --method fedshfit": "did you mean fedshift",
     "report quikc": "did you mean quick",
     "data check here.csv --set test-fold=x": "test-fold = 'x'",
-    "data check here.csv --set dataset=digits": "dataset = 'digits': is PATH of this command",
     "run --row fedavg": "--row = ['fedavg']: is for several runs",
     "verify papers --set results=kept": "results = 'kept': has no effect",
 }
