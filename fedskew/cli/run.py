@@ -9,7 +9,6 @@ from fedskew.cli.options import (
     AsJson,
     ExperimentsFile,
     Jobs,
-    Methods,
     RecordsFolder,
     Results,
     Settings,
@@ -28,7 +27,9 @@ def run(
     column: Annotated[
         list[str] | None, typer.Option(help="Run only this column of the tables.")
     ] = None,
-    method: Methods = None,
+    method: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="Methods, each with every seed.")
+    ] = None,
     seed: Annotated[
         list[str] | None,
         typer.Option(metavar="0,1", help="Seeds, instead of the experiments' own."),
