@@ -257,7 +257,7 @@ def read_nifti(file: Path, settings: DataSettings) -> Stored:
     volume = nibabel.load(file)
     dtype = volume.get_data_dtype()
     lengths = volume.shape
-    if len(lengths) < 3 or {*lengths[3:]} - {1} or dtype.kind not in "iuf":
+    if len(lengths) < 3 or {*lengths[3:]} - {1} or 0 in lengths or dtype.kind not in "iuf":
         found = f"{'x'.join(map(str, lengths))} of {dtype}"
         rule = f"is a NIfTI file of {found}: must be a volume of grey slices, which may be one"
         raise DataError(rule, where=file)
@@ -297,7 +297,8 @@ def nifti_orientation(file: Path, header: Any) -> NDArray[np.float64]:
     found: dict[str, str] = {}
     for name in ("sform", "qform"):
         if int(header[f"{name}_code"]) > 0:
-            directions = nibabel.aff2axcodes(getattr(header, f"get_{name}")())
+            affine = getattr(header, f"get_{name}")()
+            directions = nibabel.aff2axcodes(affine) if np.isfinite(affine).all() else (None,)
             if None in directions:
                 raise DataError(f"{name} gives one of its axes no direction", where=file)
             found[name] = "".join(directions)
