@@ -298,10 +298,9 @@ def nifti_orientation(file: Path, header: Any) -> NDArray[np.float64]:
     for name in ("sform", "qform"):
         if int(header[f"{name}_code"]) > 0:
             affine = getattr(header, f"get_{name}")()
-            directions = nibabel.aff2axcodes(affine) if np.isfinite(affine).all() else (None,)
-            if None in directions:
+            if not np.isfinite(affine).all() or None in nibabel.aff2axcodes(affine):
                 raise DataError(f"{name} gives one of its axes no direction", where=file)
-            found[name] = "".join(directions)
+            found[name] = "".join(nibabel.aff2axcodes(affine))
     if len(set(found.values())) > 1:
         listed = " and ".join(f"{name} says {directions}" for name, directions in found.items())
         rule = "must say the same orientation, or the code of one of them must be 0"
