@@ -257,7 +257,7 @@ def read_nifti(file: Path, settings: DataSettings) -> Stored:
     volume = nibabel.load(file)
     dtype = volume.get_data_dtype()
     lengths = volume.shape
-    if len(lengths) < 3 or {*lengths[3:]} - {1} or dtype.kind not in "iuf":
+    if len(lengths) < 3 or {*lengths[3:]} - {1} or 0 in lengths or dtype.kind not in "iuf":
         found = f"{'x'.join(map(str, lengths))} of {dtype}"
         rule = f"is a NIfTI file of {found}: must be a volume of grey slices, which may be one"
         raise DataError(rule, where=file)
@@ -297,10 +297,10 @@ def nifti_orientation(file: Path, header: Any) -> NDArray[np.float64]:
     found: dict[str, str] = {}
     for name in ("sform", "qform"):
         if int(header[f"{name}_code"]) > 0:
-            directions = nibabel.aff2axcodes(getattr(header, f"get_{name}")())
-            if None in directions:
+            affine = getattr(header, f"get_{name}")()
+            if not np.isfinite(affine).all() or None in nibabel.aff2axcodes(affine):
                 raise DataError(f"{name} gives one of its axes no direction", where=file)
-            found[name] = "".join(directions)
+            found[name] = "".join(nibabel.aff2axcodes(affine))
     if len(set(found.values())) > 1:
         listed = " and ".join(f"{name} says {directions}" for name, directions in found.items())
         rule = "must say the same orientation, or the code of one of them must be 0"

@@ -322,6 +322,26 @@ def test_nifti_that_says_two_things_is_refused_by_file(tmp_path):
     assert "sform says RAS and qform says LAS" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("place", "written", "words"),
+    [
+        (280, np.array([np.nan], "<f4"), "sform gives one of its axes no direction"),
+        (42, np.array([0], "<i2"), "0x4x5 of int16: must be a volume"),
+    ],
+)
+def test_a_nifti_header_that_makes_no_sense_is_refused_by_file(tmp_path, place, written, words):
+    """The control is the table above; what is written is the affine's first number, or the first axis."""
+    folder = dataset(tmp_path / "own", shape=(4, 3))
+    file = folder / "train" / "a" / "0.nii"
+    nifti(file, BODY, sform=AFFINE)
+    content = bytearray(file.read_bytes())
+    content[place : place + written.nbytes] = written.tobytes()
+    file.write_bytes(content)
+    with pytest.raises(DataError) as refused:
+        loaded(folder, shape=(4, 3), frame="0", **RANGE)
+    assert str(refused.value).startswith(str(file)) and words in str(refused.value)
+
+
 def test_the_package_that_is_missing_is_named(tmp_path, monkeypatch):
     folder = dataset(tmp_path / "own")
     write_dicom(folder / "train/a/0.dcm", NUMBERS)
