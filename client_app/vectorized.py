@@ -9,9 +9,9 @@ import logging
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,8 @@ COUNTS = ("counts_C", "effective_prior_C", "drawn_C")
 """What a variant may ask of a client's labels while several train."""
 
 
-class LabelsInPass(NamedTuple):
+@dataclass(frozen=True)
+class LabelsInPass:
     """A batch's labels, in place of a client's samples while several train: a pass has no samples to count."""
 
     labels_N: Tensor | None
@@ -396,14 +397,14 @@ def multiplications(model: Classifier, shape: tuple[int, ...]) -> int:
     counts: list[int] = []
 
     def count(layer: nn.Linear | nn.Conv2d, inputs: tuple[Tensor], outputs: Tensor) -> None:
-        places = outputs.numel() // outputs.shape[1]  # 1 of a linear layer, else the pixels
+        places = outputs.numel() // len(layer.weight) // 2  # pixels, or 1 of a linear layer
         counts.append(layer.weight.numel() * places)
 
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     hooks = [layer.register_forward_hook(count) for layer in layers]
     mode = model.training
     model.eval()
-    model(torch.zeros(1, *shape, device=model.head.weight.device))
+    model(torch.zeros(2, *shape, device=model.head.weight.device))  # as own models are tried
     model.train(mode)
     for hook in hooks:
         hook.remove()

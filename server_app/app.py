@@ -159,7 +159,7 @@ class Run:
     federation: Federation
     folder: RunFolder
     report_line: LineSink
-    trackers: Sequence[Tracker] = ()
+    trackers: list[Tracker] = field(default_factory=list)
     best: BestRounds = field(default_factory=BestRounds)
     writer: Writer = field(default_factory=Writer)
 
@@ -187,7 +187,8 @@ class Run:
         self.resume()
         self.write_settings()
         keep_agreement(self.settings, self.folder)
-        self.trackers = trackers_of(self.settings, self.folder.path, self.folder.rounds())
+        for tracker in trackers_of(self.settings, self.folder.path, self.folder.rounds()):
+            self.trackers.append(tracker)
         agreement = self.settings.agreement
         method = self.settings.general.method
         if agreement is not None:

@@ -4,10 +4,11 @@ A `Writer` writes it, and the round's record, while the next round trains. A fil
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -80,11 +81,15 @@ class Checkpoint:
         """
         try:
             tensors, metadata = read(path, identity(path, run))
-            contents = json.loads(metadata["fedskew"])
+            return Checkpoint.of(tensors, json.loads(metadata["fedskew"]))
         except Damaged as error:
             raise BrokenCheckpoint(str(error)) from error
         except (KeyError, ValueError) as error:
-            raise BrokenCheckpoint(f"{path} is no checkpoint") from error
+            raise BrokenCheckpoint(f"{path} is no checkpoint of this version") from error
+
+    @staticmethod
+    def of(tensors: State, contents: Mapping[str, Any]) -> "Checkpoint":
+        """Return a file's checkpoint. Raises KeyError for contents of another version."""
         kinds = split_prefix({name: tensors[name] for name in contents["order"]})
         shared = kinds.get("shared", {})
         states = split_prefix(kinds.get("state", {}))

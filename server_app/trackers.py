@@ -139,20 +139,22 @@ class WeightsAndBiases(Tracker):
 
 def trackers_of(
     settings: RunSettings, folder: Path, records: Sequence[RoundRecord]
-) -> list[Tracker]:
-    """Return the trackers that the settings ask for, a line each here, with the rounds so far."""
+) -> Iterator[Tracker]:
+    """Yield the trackers that the settings ask for, a line each here, with the rounds so far.
+
+    One after the other: where one cannot be made, its caller has those before, and ends them.
+    """
     general = settings.general
-    trackers: list[Tracker] = []
-    if general.tensorboard:
-        trackers.append(TensorBoard(settings, folder))
-    if general.mlflow:
-        trackers.append(MLflow(settings, folder))
-    if general.wandb:
-        trackers.append(WeightsAndBiases(settings, folder))
-    for record in records:
-        for tracker in trackers:
+    kinds: dict[type[Tracker], bool] = {
+        TensorBoard: general.tensorboard,
+        MLflow: general.mlflow,
+        WeightsAndBiases: general.wandb,
+    }
+    for kind in [kind for kind, asked in kinds.items() if asked]:
+        tracker = kind(settings, folder)
+        for record in records:
             tracker.round(record)
-    return trackers
+        yield tracker
 
 
 def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:

@@ -12,11 +12,12 @@ from test_loss_terms import Norms, Teacher
 from torch import Tensor, nn
 
 import client_app.vectorized
-from client_app.client import Client, Report, Variant, overrides
+from client_app.client import Client, Report, Variant, overrides, vectorizable
 from client_app.models import Classifier, build
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, difference, norm
 from client_app.training import train_round
+from client_app.variants.resampling import Resampling
 from client_app.vectorized import (
     MAPPED_HOOKS,
     VectorizedTraining,
@@ -48,6 +49,18 @@ class Unmarked(Norms):
 
     def loss_term(self, *of: object) -> Tensor:  # type: ignore[override]
         return super().loss_term(*of)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Counting(Variant):
+    """Weighs a sample by all that is counted of its class."""
+
+    name: ClassVar[str] = "counting"
+
+    @vectorizable
+    def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+        numbers_C = client.counts_C + 2 * client.drawn_C + 3 * client.effective_prior_C
+        return numbers_C.to(logits_BC)[labels_B]
 
 
 def groups() -> dict[str, list[Variant]]:
@@ -149,6 +162,13 @@ def test_variants_train_together_as_one_by_one(group: str, changes: dict[str, ob
     assert_alike(reports, [alone(client, variants, settings) for client in clients])
 
 
+def test_what_is_counted_of_a_client_is_the_same_in_a_pass() -> None:
+    variants: list[Variant] = [Counting(), Resampling()]
+    clients = clients_of(variants)
+    reports = together(clients, variants, SETTINGS)
+    assert_alike(reports, [alone(client, variants, SETTINGS) for client in clients])
+
+
 def test_a_variant_that_cannot_train_together_is_named() -> None:
     model = build("small-cnn", SHAPE, CLASSES, 0)
     others = [Unmarked(), Teacher()]
@@ -193,8 +213,23 @@ def test_as_many_clients_fit_as_are_short_and_small() -> None:
         nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten()), nn.Linear(32, CLASSES)
     )
     assert multiplications(convolution, SHAPE) == 9 * 2 * 16 + 32 * CLASSES
+    places = Classifier(
+        nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 3), nn.Flatten()), nn.Linear(12, CLASSES)
+    )
+    assert multiplications(places, SHAPE) == 4 * 4 * 3 + 12 * CLASSES, "a layer of four places"
     assert fitting_clients(small, SHAPE, 32) == 64
     assert fitting_clients(small, SHAPE, 2**17) == 1, "a step of so many samples is long"
     with torch.device("meta"):
         wide = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(16, 2**17)), nn.Linear(2**17, 10))
     assert 1 < fitting_clients(wide, SHAPE, 1) < 64, "memory bounds them"
+
+
+def test_a_model_that_takes_two_samples_is_counted() -> None:
+    """As such a model of one's own is accepted."""
+
+    class Pairs(nn.Flatten):
+        def forward(self, inputs_B: Tensor) -> Tensor:
+            _, _ = inputs_B
+            return super().forward(inputs_B)
+
+    assert multiplications(Classifier(Pairs(), nn.Linear(16, CLASSES)), SHAPE) == 16 * CLASSES

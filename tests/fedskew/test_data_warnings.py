@@ -102,7 +102,7 @@ def test_every_command_refuses_it(tmp_path: Path, fedskew: FedSkew) -> None:
     settings = write(tmp_path / "own.npz", one_class)
     results = ("--results", tmp_path / "results")
     for command in (
-        ("data", "check", tmp_path / "own.npz", "--classes", settings.classes),
+        ("data", "check", tmp_path / "own.npz", "--set", f"classes={settings.classes}"),
         ("data", "show", *words(settings)),
         ("run", *words(settings), *results, "--engine", "inprocess"),
         ("select", "--minutes", 1, *words(settings), *results),
@@ -127,7 +127,7 @@ def test_every_command_warns_once(tmp_path: Path, fedskew: FedSkew) -> None:
     settings = write(tmp_path / "own.npz", copied_tests(7))
     rounds = ("--set", "rounds=1", "--set", "local-epochs=1", "--engine", "inprocess")
     for command in (
-        ("data", "check", tmp_path / "own.npz", "--classes", settings.classes),
+        ("data", "check", tmp_path / "own.npz", "--set", f"classes={settings.classes}"),
         ("data", "show", *words(settings)),
         ("run", *words(settings), *rounds, "--results", tmp_path / "results"),
     ):

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from in_process import FinishedRun, TamperingGrid, cut, experiment, small
 
+from client_app.tensor_files import read, write_atomically
 from data import SettingError
 from fedskew.sweep import earlier_result
-from server_app.checkpoint import BrokenCheckpoint, Checkpoint
+from server_app.checkpoint import BrokenCheckpoint, Checkpoint, identity
 from server_app.run_folder import RunFolder, line_of, verified
 
 Train = Callable[..., FinishedRun]
@@ -39,6 +40,14 @@ def of_another_run(file: Path) -> None:
     """Write the records as another run does, checksum and all."""
     contents = [verified(line) for line in file.read_text().splitlines()]
     file.write_text("".join(line_of({**content, "run": "another"}) for content in contents))
+
+
+def of_another_version(file: Path) -> None:
+    """Write the checkpoint as a version with other contents does, checksum and all."""
+    tensors, metadata = read(file, identity(file))
+    contents = json.loads(metadata["fedskew"])
+    del contents["clients"]
+    write_atomically(file, tensors, {**identity(file), "fedskew": json.dumps(contents)})
 
 
 # ---- a run that is finished ------------------------------------------------------------------------------------------
@@ -88,6 +97,7 @@ LAST, AGAIN, ANEW = "after round 3", "after round 2", "again from round 1"
 DAMAGES: list[tuple[Harm, str, list[int]]] = [
     (lambda folder: None, LAST, []),
     (lambda folder: flip(folder / "checkpoint.safetensors", -9), AGAIN, []),
+    (lambda folder: of_another_version(folder / "checkpoint.safetensors"), AGAIN, []),
     (lambda folder: flip(folder / "rounds.jsonl", 12), LAST, [1]),
     (lambda folder: of_another_run(folder / "rounds.jsonl"), AGAIN, [1, 2]),
     (lambda folder: flip(memory_files(folder)[-1], -1), AGAIN, []),

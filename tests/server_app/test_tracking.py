@@ -106,6 +106,28 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
     assert heard == ["begin", 1, 2, 2, "begin", None]
 
 
+def test_a_tracker_is_ended_where_the_next_one_cannot_be_made(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[object] = []
+
+    class Open:
+        def __init__(self, *of: object) -> None: ...
+
+        def end(self, summary: object) -> None:
+            ended.append(summary)
+
+    def away(*of: object) -> None:
+        raise ConnectionError("nobody is there")
+
+    monkeypatch.setattr("server_app.run_settings.find_spec", lambda name: name)
+    monkeypatch.setattr("server_app.trackers.TensorBoard", Open)
+    monkeypatch.setattr("server_app.trackers.MLflow", away)
+    with pytest.raises(ConnectionError):
+        train(tensorboard=True, mlflow=True)
+    assert ended == [None]
+
+
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
 def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server_app.run_settings.find_spec", lambda name: None)
