@@ -251,6 +251,8 @@ class Upload:
     """
 
     def __post_init__(self) -> None:
+        if self.at_end and not self.question:
+            raise ValueError("what is asked at the end is a question: name it")
         if self.by_client and self.returned:
             raise ValueError("the clients' answers are not sent to each other: returned=False")
 

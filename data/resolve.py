@@ -12,6 +12,7 @@ from data.readers.catalog import (
     DOMAINS_PREFIX,
     FAMILIES,
     KNOWN,
+    NOT_SAVED,
     OWN_PREFIXES,
     SITES_PREFIX,
     CatalogEntry,
@@ -88,7 +89,8 @@ def require_there(settings: DataSettings) -> None:
         if is_own(name) and not name.startswith("medmnist:"):
             path = own_path(name, settings.data_root)
             if not path.exists():
-                raise DataError("there is no such file or folder", where=str(path))
+                absent = "there is no such file or folder"
+                raise DataError(NOT_SAVED if name.startswith("hf:") else absent, where=str(path))
     table = labels_file(settings.labels, settings.data_root)
     if table is not None and not table.is_file():
         raise DataError(

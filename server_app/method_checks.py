@@ -26,7 +26,7 @@ from strategies import SERVER_METHODS
 from strategies.core.exchange import TRAIN, Exchange, Grid, Request
 from strategies.core.questions import ask_class_prior, ask_finally
 from strategies.core.rounds import RoundResult, Rounds
-from strategies.core.server import Update
+from strategies.core.server import AVERAGE, Update
 from strategies.core.validation import expected_of
 from strategies.fedavg import FedAvg
 
@@ -108,6 +108,11 @@ class TrialRun(Rounds):
             clients = self.begin_round(number)
             self.finish_round(self.ask(grid, clients, self.training_request()))
         ask_finally(self, grid)
+        for part in self.deploys:
+            adds = self.deployed.keys() > {AVERAGE}
+            if adds != part.adds_model:
+                what = "a model" if adds else "no model"
+                raise ContractViolation(f"deploys {what}: state adds_model = {adds}")
         states = [self.states[name] for name in sorted(self.states)]
         return digest([*self.deployed.values(), *states])
 

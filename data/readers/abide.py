@@ -26,8 +26,9 @@ def read_site(file: Path, settings: DataSettings) -> Raw:
     arrays = read_arrays(file, ("ts", "length", "label"), (), settings)
     series = arrays["ts"]
     length_S, label_S = arrays["length"].astype(np.int64), arrays["label"].astype(np.int64)
-    total = length_S.sum()
-    if series.ndim != 2 or len(length_S) != len(label_S) or total != len(series):
+    subjects, total = length_S.size, length_S.sum()
+    is_one_each = length_S.shape == label_S.shape == (subjects,)
+    if series.ndim != 2 or not subjects or not is_one_each or total != len(series):
         shapes = (
             f"ts {series.shape}, length {length_S.shape} (sum {total}) and label {label_S.shape}"
         )
@@ -39,15 +40,22 @@ def read_site(file: Path, settings: DataSettings) -> Raw:
         rule = f"{has}, a window of {WINDOW_WIDTH} needs more"
         raise DataError(rule, where=file)
 
+    # NaN would correlate with nothing, as a constant region does, and a label of 0.5 would become 0.
+    if not np.isfinite(series).all() or (label_S != arrays["label"]).any():
+        raise DataError("ts must be finite, and label whole numbers", where=file)
+
     windows_S = []
     for of_subject in np.split(series, np.cumsum(length_S)[:-1]):
         windows_S.append(window_correlations(of_subject, WINDOW_WIDTH, settings.window_stride))
     tested = folds(label_S, file.stem)[settings.test_fold]
-    trained = np.setdiff1d(np.arange(len(label_S)), tested)
+    trained = np.setdiff1d(np.arange(subjects), tested)
+    if not len(tested) or not len(trained):
+        rule = f"test-fold = {settings.test_fold} of {subjects} subjects leaves none to train or none to test"
+        raise DataError(rule, where=file)
     splits = []
-    for key, subjects in (("train", trained), ("test", tested)):
-        windows = [windows_S[subject] for subject in subjects]
-        subject_N = np.repeat(subjects, list(map(len, windows)))
+    for key, chosen in (("train", trained), ("test", tested)):
+        windows = [windows_S[subject] for subject in chosen]
+        subject_N = np.repeat(chosen, list(map(len, windows)))
         split = Split(
             images=np.concatenate(windows),
             labels=label_S[subject_N],

@@ -282,6 +282,8 @@ ALIASES = {
 DOMAINS_PREFIX = "domains:"
 OWN_PREFIXES = ("npz:", "folder:", "csv:", "medmnist:", "hf:")
 SITES_PREFIX = "sites:"
+NOT_SAVED = "must be a folder that datasets.load_dataset(NAME).save_to_disk(FOLDER) has written"
+"""What is said of an hf:FOLDER that is none, or a data set's name."""
 
 
 def is_own(name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from data.errors import DataError, either
 from data.extras import needed
+from data.readers.catalog import NOT_SAVED
 from data.readers.image_files import ANY_SIZE, ImageFiles, letters_of
 from data.readers.intensity import Stored
 from data.readers.rows import (
@@ -57,8 +58,7 @@ def quietly(where: Path) -> Iterator[Any]:
 def parts_of(folder: Path) -> Parts:
     """Return the library's data sets by split; a single one is called train. Raises DataError."""
     if not is_saved(folder):
-        rule = "must be a folder that save_to_disk of the datasets library has written"
-        raise DataError(rule, where=folder)
+        raise DataError(NOT_SAVED, where=folder)
     with quietly(folder) as library:
         loaded = library.load_from_disk(str(folder))
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
@@ -175,21 +175,29 @@ def scan(folder: Path, settings: DataSettings) -> Manifest:
     of_type = [name.strip() for name in getattr(type_of_labels, "names", None) or ()]
     class_names = {*of_type, *names_of_classes(settings)}
 
-    images: dict[str, Any] = {}
+    with quietly(folder):
+        images = {key: undecoded(part, column) for key, part in parts.items()}
+        by_split = {
+            key: {role: cells_of(part, name) for role, name in roles.items()}
+            for key, part in parts.items()
+        }
+    different = [{*cells[LABEL]} for cells in by_split.values()]
+    # Of the labels -1 and 1, say, -1 is a class, also where a split has no other.
+    is_class = any("-1" in labels and len(labels) > 1 for labels in different)
+    known = class_names | {"-1"} if is_class else class_names
+
     files: list[str] = []
     sides: list[str] = []
     columns: dict[str, list[str]] = {role: [] for role in roles}
     dropped: list[str] = []
-    for key, part in parts.items():
-        with quietly(folder):
-            images[key] = undecoded(part, column)
-            cells = {role: cells_of(part, name) for role, name in roles.items()}
-        if len(part) and lacks_labels(cells[LABEL], class_names):
-            found = f"none of the {len(part)} rows of split {key} has a label"
+    for key, cells in by_split.items():
+        rows = len(cells[LABEL])
+        if rows and lacks_labels(cells[LABEL], known):
+            found = f"none of the {rows} rows of split {key} has a label"
             if settings.missing != "drop":
                 rule = f"{names[LABEL]}: its splits are {', '.join(parts)}, and {found}"
                 raise DataError(rule, where=folder, remedy=(DROP_ROWS, " leaves them out"))
-            dropped += [found] * len(part)
+            dropped += [found] * rows
             continue
 
         def row_of(place: int, key: str = key) -> str:

@@ -106,11 +106,13 @@ def read_table(path: Path, most: int | None = None) -> Table:
         rule = f"cannot be read as a CSV file in UTF-8: {reason}"
         raise DataError(rule, where=path) from error
 
-    columns = _columns_in(path, rows)
+    columns = _columns_in(path, rows, separator)
     return Table(path, columns, [line for line, _ in rows[1:]], separator)
 
 
-def _columns_in(path: Path, rows: Sequence[tuple[int, list[str]]]) -> dict[str, list[str]]:
+def _columns_in(
+    path: Path, rows: Sequence[tuple[int, list[str]]], separator: str
+) -> dict[str, list[str]]:
     """Return the cells by the names in the first row. Raises DataError."""
     if not rows:
         raise DataError("is empty; its first row must name the columns", where=path)
@@ -122,7 +124,11 @@ def _columns_in(path: Path, rows: Sequence[tuple[int, list[str]]]) -> dict[str, 
     for line, row in rows[1:]:
         if len(row) != len(header):
             rule = f"has {len(row)} cells, and there are {len(header)} columns"
-            raise DataError(f"row {line}: {rule}", where=path)
+            remedy = ""
+            if separator != ",":  # the header may have only a name with such a character in it
+                taken = f"{SEPARATORS[separator]} are taken to separate them"
+                remedy = f"{taken}; if commas do, a first line sep=, says so"
+            raise DataError(f"row {line}: {rule}", where=path, remedy=remedy)
     body = [row for _, row in rows[1:]]
     return {name: [row[place].strip() for row in body] for place, name in enumerate(header)}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from data.errors import DataError, Remedy, SetOption, either
 from data.readers import folder, huggingface, medmnist, npz, tables
 from data.readers.array_types import Shape
-from data.readers.catalog import domain_names, is_own, labels_file, members, own_path
+from data.readers.catalog import NOT_SAVED, domain_names, is_own, labels_file, members, own_path
 from data.readers.image_files import ImageFiles, shape_of
 from data.readers.input_columns import filled
 from data.readers.rows import classes_of
@@ -65,7 +65,7 @@ def files_of_own(name: str, settings: DataSettings) -> list[Path]:
     if kind in ("csv", "npz"):
         return [existing(path)]
     if not path.is_dir():
-        raise DataError("there is no such folder", where=path)
+        raise DataError(NOT_SAVED if kind == "hf" else "there is no such folder", where=path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
     table = labels_file(settings.labels, settings.data_root)
     return files if table is None else [*files, existing(table)]

@@ -9,10 +9,6 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting of `fedskew list settings`."),
 ]
-Methods = Annotated[
-    list[str] | None,
-    typer.Option("--method", metavar="A,B", help="Methods, instead of the command's own."),
-]
 Results = Annotated[
     str | None,
     typer.Option("--results", metavar="FOLDER", help="The folder of the runs' folders."),

@@ -9,7 +9,6 @@ from fedskew.cli.options import (
     AsJson,
     ExperimentsFile,
     Jobs,
-    Methods,
     RecordsFolder,
     Results,
     Settings,
@@ -28,7 +27,9 @@ def run(
     column: Annotated[
         list[str] | None, typer.Option(help="Run only this column of the tables.")
     ] = None,
-    method: Methods = None,
+    method: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="Methods, each with every seed.")
+    ] = None,
     seed: Annotated[
         list[str] | None,
         typer.Option(metavar="0,1", help="Seeds, instead of the experiments' own."),
@@ -70,7 +71,8 @@ def run(
         need_data=not dry_run,
     )
     several = bool(choice.experiments)
-    require(several or not jobs, "--jobs", jobs, "is for several runs")
+    for option, value in (("--jobs", jobs), ("--row", row), ("--column", column)):
+        require(several or not value, option, value, "is for several runs")
     require(not (several and sites), "--sites", sites, "is for one run")
     is_allowed = records is None or choice.suite is not None
     require(is_allowed, "--records", str(records), "is for papers and its like")

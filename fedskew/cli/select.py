@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from data import require
-from fedskew.cli.options import Jobs, Methods, Settings
+from fedskew.cli.options import Jobs, Settings
 from fedskew.cli.run_selection import check_settings, words
 from fedskew.cli.terminal import console
 from fedskew.experiments.entries import defaults
@@ -16,7 +16,10 @@ def select(
     minutes: Annotated[
         float, typer.Option(min=0, help="Minutes after which none of the three experiments begins.")
     ],
-    method: Methods = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="Compare only these methods with FedAvg and CCVR."),
+    ] = None,
     target: Annotated[
         str,
         typer.Option(
@@ -37,7 +40,9 @@ def select(
     jobs: Jobs = 0,
 ) -> None:
     """Find the best method for a federation, by three experiments on validation data."""
-    given = {**read_texts(settings or [], defaults()), "results": results}
+    given = read_texts(settings or [], defaults())
+    require("results" not in given, "results", given.get("results", ""), "is stated by --results")
+    given["results"] = results
     for key in ("method", "seed", "evaluate-every", "evaluate-on"):
         rule = "is what a selection sets itself: methods are stated by --method"
         require(key not in given, key, given.get(key, ""), rule)

@@ -199,7 +199,9 @@ def test_values_beyond_their_limits_are_refused_by_key(name: str) -> None:
 
 
 def test_an_upload_that_contradicts_itself_is_refused() -> None:
-    """Of answers that are kept apart there is no sum to send back."""
+    """Of answers that are kept apart there is no sum to send back, and what is asked at the end has a question."""
     Upload(question="q", by_client=True, returned=False)
     with pytest.raises(ValueError):
         Upload(question="q", by_client=True)
+    with pytest.raises(ValueError):
+        Upload(at_end=True)

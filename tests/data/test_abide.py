@@ -48,8 +48,22 @@ def test_folds_have_equal_shares_of_each_label():
         {"length": np.full(10, 31), "ts": np.zeros((310, 5))},
         {"ts": np.zeros((100, 5))},
         {"label": np.full(10, 2)},
+        {"label": np.full(10, 0.5)},
+        {"label": np.zeros(0), "length": np.zeros(0, int), "ts": np.zeros((0, 5))},
+        {"label": np.array(1), "length": np.array(40), "ts": np.zeros((40, 5))},
+        {"label": np.ones(1), "length": np.array([40]), "ts": np.zeros((40, 5))},
+        {"label": np.ones(1), "length": np.array([40]), "ts": np.full((40, 5), np.nan)},
     ],
-    ids=["too short", "another length", "another label"],
+    ids=[
+        "too short",
+        "another length",
+        "another label",
+        "no whole label",
+        "nobody",
+        "no list",
+        "one subject",
+        "NaN",
+    ],
 )
 def test_a_file_that_does_not_fit_is_refused(tmp_path, changed):
     file = tmp_path / "abide" / "NYU.npz"

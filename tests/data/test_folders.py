@@ -18,6 +18,7 @@ from data.errors import SetOption, options_of
 from data.readers.array_conversion import bring_to
 from data.readers.intensity import spread
 from data.readers.user_data import guess_settings
+from data.resolve import require_there
 
 
 def pets(folder, classes="cat,dog", shape="3x4x4"):
@@ -264,17 +265,28 @@ def test_columns_that_are_left_out_and_splits_without_rows(tmp_path, monkeypatch
 
 
 def test_the_labels_minus_one_and_one_are_classes(tmp_path, monkeypatch):
-    settings = library(tmp_path, monkeypatch, {"train": {"label": (Value(), [-1, 1] * 6)}})
-    assert guess_settings(settings.dataset, settings).settings["classes"] == "-1,1"
+    both = {"label": (Value(), [-1, 1] * 6)}
+    parts = {"train": both, "test": {"label": (Value(), [-1] * 12)}}  # also of a split without a 1
+    for splits in ({"train": both}, parts):
+        settings = library(tmp_path / str(len(splits)), monkeypatch, splits)
+        assert guess_settings(settings.dataset, settings).settings["classes"] == "-1,1"
 
 
 def test_the_library_is_named_where_it_is_missing(tmp_path, monkeypatch):
     settings = library(tmp_path, monkeypatch, {"train": {"label": (TWO, L)}})
     monkeypatch.setitem(sys.modules, "datasets", None)
-    for name, words in ((settings.dataset, "fedskew[hf]"), (f"hf:{tmp_path}", "save_to_disk")):
+    with pytest.raises(DataError) as caught:
+        load(replace(settings, classes="cat,dog"))
+    assert "fedskew[hf]" in caught.value.rule
+
+
+@pytest.mark.parametrize("use", [load, require_there])
+def test_a_name_in_place_of_a_folder_is_told_what_to_do(tmp_path, use):
+    names = ["hf:owner/name"] if use is require_there else ["hf:owner/name", f"hf:{tmp_path}"]
+    for name in names:
         with pytest.raises(DataError) as caught:
-            load(replace(settings, dataset=name, classes="cat,dog"))
-        assert words in caught.value.rule
+            use(DataSettings(name, classes="cat,dog", input_shape="1x6x5"))
+        assert "load_dataset(NAME).save_to_disk(FOLDER)" in str(caught.value)
 
 
 @pytest.mark.slow  # only `make slow` installs the library

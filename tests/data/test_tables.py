@@ -87,11 +87,15 @@ def test_y_is_a_coordinate_beside_x_and_another_label(tmp_path):
     assert [option.value for option in options_of(error.remedy)] == ["label=diagnosis"]
 
 
-def test_the_separator_is_that_which_the_file_states_or_the_label_shows(tmp_path):
+def test_the_separator_is_that_which_the_file_states_or_the_header_holds(tmp_path):
     expected = samples(table(tmp_path))
     rows = [european(row) for row in ROWS]
     assert samples(table(tmp_path, "sep=;", european(HEAD), *rows)) == expected
     assert samples(table(tmp_path, "size, of the cell;weight;label", *rows)) == expected
+    # A name with a semicolon in it: the error says what was taken, and how to state another.
+    head = HEAD.replace("size", "size (mm;cm)")
+    refused(table(tmp_path, head, *ROWS), "row 2", "semicolons", "sep=,")
+    assert samples(table(tmp_path, "sep=,", head, *ROWS)) == expected
 
 
 def test_every_row_of_a_long_table_is_read(tmp_path):

@@ -215,6 +215,9 @@ MISTAKES = {
     "run --method fedshfit": "did you mean fedshift",
     "report quikc": "did you mean quick",
     "data check here.csv --set test-fold=x": "test-fold = 'x'",
+    "run --row fedavg": "--row = ['fedavg']: is for several runs",
+    "select --minutes 1 --set results=kept": "results = 'kept': is stated by --results",
+    "verify papers --set results=kept": "results = 'kept': has no effect",
 }
 """Command lines, each with words of the sentence that refuses it."""
 

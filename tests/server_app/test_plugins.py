@@ -25,7 +25,7 @@ from typing import ClassVar
 import torch
 from client_app.client import Contribution, TensorSpec, Upload, Variant, integers
 from server_app.methods import Method
-from strategies.core.server import ServerMethod
+from strategies.core.server import Deployment, ServerMethod
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,23 @@ class Shrunk(ServerMethod):
         return dict(list(updates[0].shared.items())[:-1]), {}
 
 
+@dataclass(frozen=True)
+class Watching(ServerMethod):
+    name: ClassVar[str] = "watching"
+
+    def deploy(self, server, state, shared, updates):
+        return Deployment({}, state, {"seen": float(len(updates))})
+
+
+@dataclass(frozen=True)
+class Denying(ServerMethod):
+    name: ClassVar[str] = "denying"
+    adds_model: ClassVar[bool] = False
+
+    def deploy(self, server, state, shared, updates):
+        return Deployment({"denying": shared}, state)
+
+
 def function():
     return None
 """
@@ -296,6 +313,8 @@ def test_what_can_be_no_part_is_refused_when_it_is_loaded(name: str, reason: str
         ("Zeroing", "changes what the server gives it"),
         ("Infinite", "that is not finite"),
         ("Shrunk", "makes another model"),
+        ("Watching", "deploys no model: state adds_model = False"),
+        ("Denying", "deploys a model: state adds_model = True"),
     ],
 )
 def test_what_breaks_the_contract_is_refused_with_the_reason(name: str, reason: str) -> None:
