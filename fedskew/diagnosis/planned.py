@@ -1,6 +1,6 @@
 """The counts to diagnose: those of the partition that a run, an experiment or settings plan."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from data import DataError, DataSettings, Federation, federate, resolve
 from data.partitions import Indices
+from data.resolve import require_there
 from fedskew.diagnosis.rules import Source, diagnose, line, plan_of
 from fedskew.diagnosis.table import (
     Floats,
@@ -22,8 +23,9 @@ from fedskew.experiments.experiments import find_all
 from fedskew.experiments.plan import plan
 from fedskew.formatting import site_names
 from fedskew.report.single_runs import settings_of
+from server_app.keys import built
 from server_app.run_folder import RunFolder
-from server_app.run_settings import RunSettings
+from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse, parse_texts
 
 CHUNK = 2**22
@@ -49,7 +51,7 @@ def planned_sources(source: str, texts: Sequence[str]) -> Iterator[Source]:
             title += " (FedSkew's simulated partition, which says nothing of your own sites)"
         yield planned(title, run)
     elif path.is_dir():
-        yield of_run(path)
+        yield of_run(path, overrides)
     elif path.is_file():
         yield Source(source, read_counts(path), plan_of(parse(overrides)))
     else:
@@ -61,20 +63,36 @@ def planned_sources(source: str, texts: Sequence[str]) -> Iterator[Source]:
                 yield planned(", ".join(filter(None, [experiment.name, column])), run)
 
 
-def of_run(folder: Path) -> Source:
-    """Return the partition of a finished or unfinished run, from its settings and its data."""
+def of_run(folder: Path, overrides: Mapping[str, Scalar]) -> Source:
+    """Return the partition of a finished or unfinished run, from its settings and its data.
+
+    Args:
+        folder: the run's.
+        overrides: settings that win over the run's, as where its data are elsewhere now.
+
+    Raises:
+        DataError: the data are gone, or give another partition than the run had.
+    """
     origin = RunFolder(folder, moved=True).origin()
     if not origin:
         raise DataError("holds no settings.json that is whole", where=str(folder))
     if "agreement" in origin:
         rule = "is of a run between sites, who alone know their samples: give a table of counts"
         raise DataError(rule, where=str(folder))
-    return planned(str(folder), settings_of(folder, origin["settings"]))
+    settings = {**origin["settings"], **overrides}
+    require_there(built(DataSettings, settings))
+    return planned(str(folder), settings_of(folder, settings), origin.get("partition-hash", ""))
 
 
-def planned(title: str, run: RunSettings) -> Source:
-    """Return the partition that settings give, with the moments of its features; the data are read."""
+def planned(title: str, run: RunSettings, known_hash: str = "") -> Source:
+    """Return the partition that settings give, with the moments of its features; the data are read.
+
+    Raises DataError where it is not the one of a known hash.
+    """
     federation = federate(run.data, run.general.seed)
+    if known_hash and federation.hash != known_hash:
+        rule = "its settings and the data give another partition now than the run had"
+        raise DataError(rule, where=title)
     table = table_of_federation(federation)
     return Source(title, table, plan_of(run), moments_of(federation))
 

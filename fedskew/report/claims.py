@@ -139,12 +139,15 @@ class Verdict:
 
 
 def claim_json(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict for other programs; the keys are public."""
+    """Return a verdict for other programs; the keys are public. JSON has neither NaN nor infinity: both are null."""
     entry: dict[str, Any] = {}
     for key, value in asdict(verdict).items():
         if key == "found":
+            estimate = verdict.found.mean if verdict.n else None
             entry |= {"by": value["margin"], "margins": value["by_seed"]}
-            entry |= {"estimate": verdict.found.mean, "interval": value["interval"]}
+            entry |= {"estimate": estimate, "interval": value["interval"]}
+        elif key == "claim":
+            entry[key] = {name: None if part == math.inf else part for name, part in value.items()}
         else:
             entry[key] = value
     return {**entry, "holds": verdict.holds, "n": verdict.n}

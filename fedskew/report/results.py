@@ -3,12 +3,13 @@
 import math
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from data import SettingError
+from data import InputError, SettingError
 from fedskew.experiments.claims import Better
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, Tuned, plan, trials, values_of_rows
@@ -334,9 +335,13 @@ def gather(
             run = kept(settings) or run
         runs[settings.run_id] = run
     warnings = warnings_of(cells, runs)
-    unchanged = plan(experiment) if overrides else ()
+    unchanged: Sequence[Cell] = ()
+    with suppress(
+        InputError
+    ):  # without the settings it may be no plan, as where a method needs their model
+        unchanged = plan(experiment) if overrides else ()
     differing = []
-    for key in overrides:
+    for key in overrides if unchanged else ():
         ours, planned = values_of(key, cells), values_of(key, unchanged)
         if ours != planned and key not in WITHOUT_EFFECT_ON_NUMBERS:
             differing.append(f"{key} = {ours} instead of {planned}")

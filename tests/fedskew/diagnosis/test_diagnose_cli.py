@@ -70,6 +70,32 @@ def test_settings_an_experiment_and_a_run_are_diagnosed(
     assert of_run["statistics"]["samples"] == np.sum(samples) and of_run["statistics"]["sites"] == 3
 
 
+def test_a_run_is_diagnosed_by_its_own_data_alone(
+    fedskew: FedSkew, train: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Not by data that have changed since; where they have moved, a setting says where they are."""
+    table, moved = tmp_path / "table.csv", tmp_path / "moved.csv"
+    rows = [f"{number},{'AB'[number % 2]},{number % 3}" for number in range(90)]
+    table.write_text("\n".join(["age,site,label", *rows]))
+    own: dict[str, Any] = {"dataset": f"csv:{table}", "classes": "0,1,2", "input_shape": "1"}
+    own |= {"clients": 0, "alpha": DataSettings.alpha, "min_samples": DataSettings.min_samples}
+    train(**own, train_images=0, test_images=0, rounds=1)
+    (folder,) = (tmp_path / "results").iterdir()
+
+    def refused(*words: str) -> str:
+        status, output, errors = fedskew("diagnose", folder, *words)
+        assert (status, output) == (2, "")
+        return errors
+
+    assert "another partition now" in refused("--set", "partition=pooled", "--set", "clients=1")
+    table.rename(moved)
+    assert "no such file or folder" in refused()
+    assert fedskew("diagnose", folder, "--set", f"dataset=csv:{moved}")[0] == 0
+    changed = tmp_path / "changed.csv"
+    changed.write_text("\n".join(["age,site,label", *rows[:60]]))
+    assert "another partition now" in refused("--set", f"dataset=csv:{changed}")
+
+
 def test_a_run_between_sites_is_refused(fedskew: FedSkew, tmp_path: Path) -> None:
     """Its coordinator has no counts; another run's settings are the control above."""
     (tmp_path / "settings.json").write_text(line_of({"settings": {}, "agreement": {"sites": []}}))

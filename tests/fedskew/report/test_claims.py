@@ -1,5 +1,6 @@
 """Claims: every form on made numbers, with a verdict that holds and one that does not."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from fedskew.cli.report import of_round
 from fedskew.experiments.claims import claim_of
 from fedskew.experiments.experiments import experiment
 from fedskew.experiments.plan import plan
-from fedskew.report.claims import Verdict, judge_claim
+from fedskew.report.claims import Verdict, claim_json, judge_claim
 from fedskew.report.results import ExperimentResults, measured_runs
 from fedskew.report.runs import Run
 from server_app.record import ModelNumbers, RoundRecord
@@ -178,3 +179,11 @@ def test_a_best_round_without_the_column_s_number_is_a_best_round() -> None:
         kept[name] = replace(run, records=[replace(record, models=models)])
     of_kept = replace(shown, runs=kept, measured=measured_runs(shown.cells, kept))
     assert of_round(of_kept, "best").experiment.selection == "best"
+
+
+def test_a_verdict_is_valid_json() -> None:
+    """A claim that is not measured has no estimate, and an infinite slack no number."""
+    claim = claim_of({"says": "", "over": ["fedavg"], "trend": "rises", "slack": float("inf")})
+    entry = claim_json(Verdict(claim))
+    assert json.loads(json.dumps(entry, allow_nan=False))["estimate"] is None
+    assert entry["claim"]["slack"] is None

@@ -10,6 +10,7 @@ import pytest
 from command_line import FedSkew
 from frozen import ENTRY, GOLDEN, frozen, frozen_results, golden, report_words, rounded
 
+from fedskew.experiments.experiments import experiment
 from fedskew.report.document import document
 from fedskew.report.render import csv_text, html, markdown, terminal_text
 from fedskew.report.results import gather
@@ -108,6 +109,13 @@ def test_runs_of_other_settings_stand_below_a_line_that_says_so(
         assert "local-epochs = 1" in text and "local-epochs = 5" not in text
     plain = gather(experiment, {"results": str(tmp_path), "rounds": 2})
     assert not any("Differs" in warning for warning in plain.warnings)
+
+
+def test_methods_that_need_a_setting_are_reported_under_it(tmp_path: Path) -> None:
+    """Without it they are no plan that could be compared with: the default model has no batch norm."""
+    needy = experiment("mine", {"title": "", "methods": ["fedavg", "fedbn"]})
+    found = gather(needy, {"results": str(tmp_path), "model": "digit-model"})
+    assert len(found.runs) == 2 and not any("Differs" in warning for warning in found.warnings)
 
 
 def test_a_claim_is_escaped_in_markdown(tmp_path: Path) -> None:
