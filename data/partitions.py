@@ -161,9 +161,8 @@ def llt(
     require(clients % classes == 0, "clients", clients, rule)
     main = clients // classes
     tail = (1 - alpha) / (clients - main)
-    total_share = alpha + tail * (
-        clients - main
-    )  # 1 but for rounding, which the hashes of runs have in them
+    # 1 but for rounding, which the hashes of runs have in them.
+    total_share = alpha + tail * (clients - main)
     shares_KC = np.full((clients, classes), tail / total_share)
     for client in range(clients):
         shares_KC[client, client % classes] = alpha / main / total_share

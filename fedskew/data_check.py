@@ -15,7 +15,6 @@ from data.readers.user_data import guess_settings, path_of
 from data.standardization import sentence_about
 from data.text import in_shell
 from fedskew.cli.terminal import console
-from fedskew.diagnosis.planned import line_of, whose_partition
 from fedskew.formatting import numeric, terminal_table
 from server_app.keys import built
 from server_app.run_settings import model_line
@@ -59,6 +58,8 @@ def check(path: str, given: Mapping[str, Any], cache: str) -> None:
     if refusal:
         refusal = f"With the default partition it will not: {refusal}"
         out.print(refusal, style="yellow", markup=False)
+    from fedskew.diagnosis.planned import line_of, whose_partition  # scipy takes its time to load
+
     # Of a single client there is no diagnosis.
     if federation is not None and (diagnosis := line_of(federation)):
         out.print(f"{whose_partition(run.data)}: {diagnosis}", markup=False)

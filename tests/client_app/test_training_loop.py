@@ -214,7 +214,7 @@ def test_coefficient_sum_is_that_of_fednova(sum_of: Callable[..., float]) -> Non
     [1 - (1 - eta mu)^tau] / (eta mu) (Wang et al. 2020)."""
     for steps, rho in ((5, 0.9), (20, 0.5), (7, 0.0)):
         closed = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
-        assert sum_of(steps, rho) == pytest.approx(closed, rel=1e-12)
+        assert sum_of(steps, rho, 0.0) == pytest.approx(closed, rel=1e-12)
     for steps, pull in ((1, 0.3), (6, 0.05), (40, 0.2)):
         closed = (1 - (1 - pull) ** steps) / pull
         assert sum_of(steps, 0.0, pull) == pytest.approx(closed, rel=1e-12)

@@ -24,7 +24,6 @@ MAKERS = {
     "lda": lambda labels, clients, draws: lda(labels, clients, 0.3, draws, min_samples=2),
     "feddf": lambda labels, clients, draws: feddf(labels, clients, 0.5, draws),
     "llt": lambda labels, clients, draws: llt(labels, clients, 10, 0.9, draws),
-    "llt literal": lambda labels, clients, draws: llt(labels, clients, 10, 0.9, draws, True),
     "quantity": lambda labels, clients, draws: quantity(len(labels), clients, 0.5, draws, 2),
     "three classes": lambda labels, clients, draws: classes_per_client(
         labels, clients, 10, 3, draws
@@ -225,19 +224,14 @@ def test_llt_of_ten_clients(alpha):
     assert np.abs(rest - 1000 * (1 - alpha) / 9).max() <= 1
 
 
-@pytest.mark.parametrize(
-    ("alpha", "literal", "share"),
-    [(0.9, False, 0.9), (0.9, True, 0.9 / 1.81), (0.99, True, 0.99 / (0.99 + 1 - 0.099))],
-)
-def test_llt_of_a_hundred_clients_keeps_alpha_at_the_main_clients(alpha, literal, share):
-    """The public code gives the others 1 - alpha / 10 and then normalizes, so that the main clients have less."""
+def test_llt_of_a_hundred_clients_keeps_alpha_at_the_main_clients():
+    """The public code gives the others 1 - alpha / 10 and then normalizes, so that its main clients have less."""
     labels = np.repeat(np.arange(10), 5000)
-    held = counts(labels, llt(labels, 100, 10, alpha, draws(), literal))
+    held = counts(labels, llt(labels, 100, 10, 0.9, draws()))
     for label in range(10):
-        assert np.abs(held[label::10, label] - 500 * share).max() <= 1
-        assert (
-            np.abs(np.delete(held[:, label], np.s_[label::10]) - 5000 * (1 - share) / 90).max() <= 1
-        )
+        others = np.delete(held[:, label], np.s_[label::10])
+        assert np.abs(held[label::10, label] - 500 * 0.9).max() <= 1
+        assert np.abs(others - 5000 * 0.1 / 90).max() <= 1
 
 
 def test_llt_clients_have_one_class_and_some_of_all():

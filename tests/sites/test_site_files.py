@@ -201,7 +201,7 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
 
     with pytest.raises(DataError) as error:
         view(data="npz:ct.npz").dataset  # noqa: B018
-    assert 'pixel-range = "0,4080"' in str(error.value)
+    assert 'pixel-range = "0,4095"' in str(error.value)
     inputs = view(data="npz:ct.npz", read={"pixel-range": "0,4080"}).dataset.train.inputs
     assert inputs.max() == 1.0 and inputs.dtype == np.float32
     rows = [f"{k},{'healthy' if k // 4 % 2 else 'ill'}" for k in range(24)]
