@@ -8,6 +8,7 @@ import numpy as np
 DIRECTORY = "1.2.840.10008.1.3.10"
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
 EXPLICIT, IMPLICIT = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2"
+BIG_ENDIAN = "1.2.840.10008.1.2.2"
 
 
 def write_dicom(file, stored, preamble=True, syntax=EXPLICIT, **elements) -> Path:
@@ -52,7 +53,8 @@ def write_dicom(file, stored, preamble=True, syntax=EXPLICIT, **elements) -> Pat
         else:
             bare = Dataset()
             bare.update(data)
-            dcmwrite(file, bare, implicit_vr=syntax == IMPLICIT, little_endian=True)
+            is_little_endian = syntax != BIG_ENDIAN
+            dcmwrite(file, bare, implicit_vr=syntax == IMPLICIT, little_endian=is_little_endian)
     return file
 
 

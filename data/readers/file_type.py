@@ -1,6 +1,7 @@
 """Detection of a file's type from its first bytes, for error messages."""
 
 from pathlib import Path
+from typing import Literal
 
 MARKS = {
     b"\x89PNG": "a PNG image",
@@ -33,7 +34,8 @@ def is_dicom(head: bytes) -> bool:
         return True
     # Without a preamble a file begins with one of the first elements of group 2 or 8: its tag, and then the two letters
     # of its type, or its length, which is even and short.
-    group, element = int.from_bytes(head[:2], "little"), int.from_bytes(head[2:4], "little")
+    order: Literal["big", "little"] = "big" if head[:2] == b"\0\x08" else "little"
+    group, element = int.from_bytes(head[:2], order), int.from_bytes(head[2:4], order)
     if len(head) < 16 or group not in (2, 8) or element > 0x18:
         return False
     length = int.from_bytes(head[4:8], "little")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data.errors import DataError, Remedy, SetOption, SettingError
 from data.extras import needed
-from data.readers.catalog import labels_file
+from data.readers.catalog import labels_file, members
 from data.readers.dicom_headers import PATIENT, headers_of, notes_of_others, plain, with_origins
 from data.readers.image_files import ANY_SIZE, ImageFiles
 from data.readers.rows import (
@@ -53,15 +53,26 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     columns: dict[str, list[str]] = {LABEL: [], "split": []}
     notes: list[Remedy] = []
     sides = split_folders(path)
+    class_names = names_of_classes(settings)
+    found: set[str] = set()
     for side, folder in sides.items():
+        found |= class_folders(folder, class_names).keys()
         beside = sum(entry.is_file() for entry in visible(folder))
         if beside:
             notes.append(f"{folder}: {beside} files beside the class folders are left out")
-        for file, name in files_of_classes(folder, path, names_of_classes(settings)):
+        for file, name in files_of_classes(folder, path, class_names):
             files.append(file)
             columns[LABEL].append(name)
             columns["split"].append(side)
-    classes = sorted({*columns[LABEL]})
+    # A folder without images is a class all the same: another site may have images of it.
+    classes = sorted(found)
+    notes += [f"class {name} has no image" for name in sorted(found.difference(columns[LABEL]))]
+    depth = 2 if "" in sides else 3
+    inner = [file for file in files if len(Path(file).parts) > depth]
+    if inner:
+        notes.append(
+            f"images in folders inside a class folder, such as {inner[0]}, are of its class too"
+        )
     empty = [folder for side, folder in sides.items() if side not in columns["split"]]
     refuse_no_classes(path, empty, classes, settings)
     if "" in sides:
@@ -184,7 +195,8 @@ def refuse_no_classes(
     if empty:
         rule = f"no image in any class folder: {LAYOUT}"
         raise DataError(rule, where=empty[0], remedy=remedy_for(path))
-    if len(classes) < 2 and not settings.classes.strip():
+    is_alone = len(members(settings.dataset)) == 1  # another site may have images of other classes
+    if len(classes) < 2 and is_alone and not settings.classes.strip():
         rule = f"holds images of one class, {classes[0]}: {LAYOUT}"
         raise DataError(rule, where=path, remedy=remedy_for(path))
 
@@ -198,7 +210,7 @@ def remedy_for(path: Path) -> Remedy:
         return "if the table has columns path and label: ", option
     if headers_of([*below(path)]):
         return with_labels(path)
-    if len(folders) == 1:
+    if len(folders) == 1 and any(entry.is_dir() for entry in visible(folders[0])):
         option = SetOption("dataset", f"folder:{folders[0]}")
         return "if the classes are in that folder: ", option
     return ""
@@ -211,7 +223,7 @@ def refuse_sites(path: Path) -> None:
     first = inner[0]
     have_files = any(entry.is_file() for folder in folders for entry in visible(folder))
     are_same = len(first) > 1 and not have_files and all(names == first for names in inner)
-    are_split = all(not {"train", "test"}.difference(names) for names in inner)
+    are_split = all("train" in {SPLITS.get(name.lower()) for name in names} for names in inner)
     if are_same or are_split:
         dataset = f"domains:{name_list([f'folder:{folder}' for folder in folders])}"
         raise DataError(
@@ -226,11 +238,12 @@ def refuse_sites(path: Path) -> None:
 
 def refuse_patients(path: Path, manifest: Manifest) -> None:
     """Raise DataError where the folders are those of an archive's patients, and not of classes."""
-    pairs = set(zip(manifest.of(LABEL), manifest.of("patient"), strict=False))
-    if len(pairs) < FEWEST_PATIENTS or len(pairs) > len(manifest.classes):
+    labels = manifest.of(LABEL)
+    pairs = set(zip(labels, manifest.of("patient"), strict=False))
+    if len(pairs) < FEWEST_PATIENTS or len(pairs) > len({*labels}):
         return
     raise DataError(
-        f"each of the {len(pairs)} class folders, such as {manifest.classes[0]}, holds one alone by "
+        f"each of the {len(pairs)} class folders, such as {labels[0]}, holds one alone by "
         f"{manifest.names['patient']}, so that these look like patients and not like classes",
         where=path,
         remedy=(with_labels(path), "; or, if they are classes: ", SetOption("columns", "patient=")),

@@ -1,6 +1,8 @@
 """Images that stay in their files until a batch needs them."""
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from data.readers.images import Pixels
+
+log = logging.getLogger("fedskew")
 
 MOST_SIZED = 50
 """Images that are decoded for their sizes."""
@@ -113,8 +117,12 @@ class ImageFiles:
 
         return stored_in(self.path(index), self.size[0], settings)
 
-    def image(self, index: int) -> "Pixels":
+    def image(self, index: int, sizes: Counter[Shape] | None = None) -> "Pixels":
         """Return one image (H, W, C): bytes, or float32 on the scale 0..1 where the file has more than 8 bits.
+
+        Args:
+            index: Its place.
+            sizes: Counts its own height and width, before it is resized.
 
         Raises:
             DataError: a file that is missing or no image, or numbers of no known scale.
@@ -126,12 +134,22 @@ class ImageFiles:
         image: Floats | Image.Image
         if isinstance(stored, Stored):
             image = shown(self.path(index), stored, self.settings)
+            own = image.shape
         else:
             image = stored
+            own = image.height, image.width
+        if sizes is not None:
+            sizes[own] += 1
         return pixels_of(image, channels, (width, height) if height else None, self.central)
 
-    def decoded(self, indices: Integers | None = None) -> Bytes | Floats:
+    def decoded(
+        self, indices: Integers | None = None, sizes: Counter[Shape] | None = None
+    ) -> Bytes | Floats:
         """Return (n, H, W, C): bytes, or float32 on the scale 0..1 where a file has more than 8 bits.
+
+        Args:
+            indices: Those of the images; None for all.
+            sizes: Counts their own heights and widths.
 
         Raises:
             DataError: a file that is missing or no image.
@@ -140,7 +158,7 @@ class ImageFiles:
         images: Bytes | Floats
         images = np.empty((len(chosen), *self.shape[1:]), np.uint8)
         for row, index in enumerate(chosen.tolist()):
-            image = self.image(index)
+            image = self.image(index, sizes)
             if image.dtype != np.uint8 and images.dtype == np.uint8:
                 images = as_float(images)  # the first wide image makes all of them wide
             images[row] = image if image.dtype == images.dtype else as_float(image)
@@ -194,14 +212,22 @@ def decoded(
 ) -> Bytes | Floats:
     """Return all images of a split, as ImageFiles.decoded gives them; `groups` says what they are spread over.
 
+    A warning counts medical images of other sizes than most: their proportions mean something.
+
     Raises:
         DataError: as ImageFiles.decoded does, with a range that fits the images of all groups; or training images of
             wide numbers that are all nearly black.
     """
+    sizes: Counter[Shape] = Counter()
     try:
-        pixels = images.decoded()
+        pixels = images.decoded(sizes=sizes)
     except UnknownRange as error:
         raise widened(error, images, groups) from None
+    if len(sizes) > 1 and are_medical(images):
+        (height, width), most = sizes.most_common(1)[0]
+        number = f"{sizes.total() - most} of {sizes.total()} images"
+        rule = "as the others, and all are brought to input-shape"
+        log.warning("%s: %s are not %dx%d %s", where, number, height, width, rule)
     # Where the user has said the range, dark images are as they should be.
     range_is_guessed = pixels.dtype == np.float32 and not images.settings.pixel_range
     if training and range_is_guessed and pixels.max() <= DARK:
@@ -211,6 +237,12 @@ def decoded(
             what = f"{where}: {look.number} have numbers"
             raise nearly_black(what, look.high, look.white)
     return pixels
+
+
+def are_medical(images: ImageFiles) -> bool:
+    """Return whether images are of DICOM or NIfTI files, by the first one."""
+    first = images.path(0)
+    return first.is_file() and is_medical(first)
 
 
 def widened(error: UnknownRange, images: ImageFiles, groups: Sequence[Hashable]) -> UnknownRange:
@@ -245,12 +277,13 @@ def shape_of(images: ImageFiles, groups: Sequence[Hashable]) -> tuple[str, list[
     first = images.path(0)
     if is_nifti(first):
         notes.append(
-            "NIfTI volumes are turned to their closest canonical orientation (right, front, top)"
+            "NIfTI volumes are turned to their closest canonical orientation (right, front, top), in which one with "
+            "neither sform nor qform is taken to be"
         )
     if len(sizes) > 1 and not images.settings.input_shape:
         examples = [f"{height}x{width}" for height, width in sorted(sizes)[:2]]
         found = f"images of {len(sizes)} sizes, such as {' and '.join(examples)}"
-        if first.is_file() and is_medical(first):
+        if are_medical(images):
             rule = f"{found}: must be of one size, or state the one that they are brought to"
             remedy = (SetOption("input-shape", shape),)
             raise DataError(rule, where=first.parent, remedy=remedy)

@@ -61,7 +61,7 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
     """
     try:
         if is_dicom_file(file):
-            dicom = read_dicom(file, settings)
+            dicom = read_dicom(file, channels, settings)
             if isinstance(dicom, Stored):
                 return dicom
             return in_channels(Image.fromarray(dicom), channels)
@@ -79,7 +79,10 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
             reason = str(error.strerror)
         elif isinstance(error, UnidentifiedImageError):
             kind = truly(file) or "of an unknown type"
-            reason = f"is {kind}, and must be {', '.join(FORMATS)}, DICOM or NIfTI"
+            rule = f"and must be {', '.join(FORMATS)}, DICOM or NIfTI"
+            if kind.endswith("image"):
+                rule = "damaged or of a kind that Pillow does not read"
+            reason = f"is {kind}, {rule}"
         raise DataError(f"cannot be read as an image: {reason}", where=file) from error
 
 

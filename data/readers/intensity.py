@@ -103,7 +103,12 @@ def shown(file: Path, stored: Stored, settings: DataSettings) -> Floats:
 
 
 def spread(groups: Sequence[Hashable], most: int) -> list[int]:
-    """Return about so many indices, in order: as many of each group as of any other, at least one, evenly over it."""
+    """Return about so many indices, in order: as many of each group as of any other, at least one, evenly over it.
+
+    All are returned where there are no more.
+    """
+    if len(groups) <= most:
+        return list(range(len(groups)))
     members: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)

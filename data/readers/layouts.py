@@ -1,5 +1,6 @@
 """Readers of the official layouts that torchvision does not know; images in folders stay undecoded."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from data.readers.array_types import Shape
 from data.readers.catalog import IMAGENET_LT, KNOWN
 from data.readers.folder import files_of_classes, visible
 from data.readers.image_files import ImageFiles
+from data.readers.npz import refuse_large
 from data.readers.splits import Raw, Split, stratified
 from data.settings import DataSettings
 from data.text import said
@@ -63,6 +65,11 @@ def mat(root: Path, name: str) -> Raw:
     splits = []
     for key, file_name in zip(("train", "test"), KNOWN[name].files, strict=True):
         file = root / file_name
+        sizes = {}
+        for array, shape, dtype in matlab.whosmat(file):  # the heads alone
+            if array in ("X", "y"):
+                sizes[array] = math.prod(shape) * np.dtype(dtype).itemsize
+        refuse_large(file, sizes)
         arrays = matlab.loadmat(file, variable_names=["X", "y"])
         labels = arrays["y"].ravel().astype(np.int64)
         images = np.moveaxis(arrays["X"], -1, 0)

@@ -29,7 +29,7 @@ OWN_RANGE = (
 )
 
 
-def read_dicom(file: Path, settings: DataSettings) -> Stored | Bytes:
+def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | Bytes:
     """Return grey numbers after the modality transformation, or (H, W, 3) bytes of a color image.
 
     Modality LUT or rescale slope, VOI LUT, else the first window (DICOM PS3.3 C.11), color tables and conversions are
@@ -38,8 +38,8 @@ def read_dicom(file: Path, settings: DataSettings) -> Stored | Bytes:
     values are black and no part of the range.
 
     Raises:
-        DataError: a file without pixels, several frames without `frame`, color of more than 8 bits, or a window that
-            the standard forbids, unless pixel-range takes its place.
+        DataError: a file without pixels, several frames without `frame`, color where grey is set or of more than 8
+            bits, or a window that the standard forbids, unless pixel-range takes its place.
         Exception: anything else that pydicom cannot read.
     """
     with warnings.catch_warnings():
@@ -53,6 +53,10 @@ def read_dicom(file: Path, settings: DataSettings) -> Stored | Bytes:
         if photometric not in MONOCHROME + COLOR:
             rule = f"must be one of {', '.join(MONOCHROME + COLOR)}"
             raise DataError(f"photometric interpretation {photometric!r}: {rule}", where=file)
+        if photometric in COLOR and channels == 1:  # among scans it is a report or a screenshot
+            rule = f"is a color DICOM image ({photometric}), and grey is set"
+            color = SetOption("input-shape", f"3x{rows}x{columns}")
+            raise DataError(rule, where=file, remedy=(color, " is its own"))
         data.PhotometricInterpretation = photometric  # in small letters pydicom does not know it
         frame = chosen_frame(file, int(data.get("NumberOfFrames") or 1), settings)
         complete(data, frame)
@@ -117,7 +121,7 @@ def grey_of(file: Path, data: Any, frame: int, settings: DataSettings) -> Stored
     stored = pixels.pixel_array(data, index=frame)
     span: tuple[float, float] | None = None
     if data.get("ModalityLUTSequence"):
-        values, largest = through_table(file, stored, data.ModalityLUTSequence[0])
+        values, largest = through_table(file, stored, data, "ModalityLUTSequence")
         span = 0.0, largest
     else:
         if data.RescaleSlope == 0:
@@ -133,6 +137,8 @@ def grey_of(file: Path, data: Any, frame: int, settings: DataSettings) -> Stored
     windowed = None if settings.pixel_range else rendered(file, data, values)
     if windowed is not None:
         values, span = windowed, (0.0, 1.0)
+    elif settings.pixel_range and ("WindowWidth" in data or "VOILUTSequence" in data):
+        span = None  # with a window the bits do not say how bright an image is
     return Stored(
         values,
         what,
@@ -180,7 +186,7 @@ def rendered(file: Path, data: Any, values: Array) -> Floats | None:
     """
     pixels = needed("pydicom.pixels", "medical", file)
     if data.get("VOILUTSequence"):
-        shown, largest = through_table(file, values, data.VOILUTSequence[0])
+        shown, largest = through_table(file, values, data, "VOILUTSequence")
         return np.asarray(shown / largest, np.float32)
     window = [data.get("WindowCenter"), data.get("WindowWidth")]
     if None in window or "" in window:
@@ -208,23 +214,31 @@ def rendered(file: Path, data: Any, values: Array) -> Floats | None:
     return np.asarray(pixels.apply_windowing(values, one_bit), np.float32)
 
 
-def through_table(file: Path, values: Array, table: Any) -> tuple[NDArray[Any], float]:
+def through_table(
+    file: Path, values: Array, data: Any, sequence: str
+) -> tuple[NDArray[Any], float]:
     """Return values through a modality or VOI LUT (DICOM PS3.3 C.11.1, C.11.2), and the largest entry of its bits.
 
     pydicom's own functions count in the type of their input or of the entries, which may overflow.
 
     Raises:
-        DataError: entries of less than 8 or more than 16 bits.
+        DataError: entries of less than 8 or more than 16 bits, or fewer of them than the table states.
     """
+    table = data[sequence].value[0]
     count, first, bits = (int(number) for number in table.LUTDescriptor)
     if not 8 <= bits <= 16:
-        raise DataError(f"lookup table: entries of {bits} bits: must have 8 to 16", where=file)
+        raise DataError(f"{sequence}: entries of {bits} bits: must have 8 to 16", where=file)
     if first >= 2**15 and values.min() < 0:
         first -= 2**16  # a negative number, written as unsigned
-    data = table.LUTData
-    entries: NDArray[Any]
-    entries = np.frombuffer(data, "<u2") if isinstance(data, bytes) else np.asarray(data)
+    stored = table.LUTData
+    _, is_little_endian = data.original_encoding
+    entries: NDArray[Any] = np.asarray(stored)
+    if isinstance(stored, bytes):
+        entries = np.frombuffer(stored, "<u2" if is_little_endian else ">u2")
     last = (count or 2**16) - 1  # an even number of bytes may follow it
+    if entries.size <= last:  # such as those of 8 bits, two in a word
+        rule = f"must have {last + 1} entries of 16 bits, and has {entries.size}"
+        raise DataError(f"{sequence}: {rule}", where=file)
     places = np.clip(np.rint(values) - first, 0, last)
     return entries[places.astype(np.int64)], float(2**bits - 1)
 

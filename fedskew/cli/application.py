@@ -44,7 +44,7 @@ COMMANDS = {
     ),
     "verify": (
         "fedskew.cli.records:verify",
-        "Repeat kept runs drawn at random, and compare hashes or, on another CPU type, intervals.",
+        "Repeat kept runs drawn at random, and compare their hashes and numbers.",
     ),
     "federation": (
         "fedskew.cli.federation:application",

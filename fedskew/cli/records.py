@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from data import SettingError
+from data import SettingError, require
 from fedskew.cli.options import ExperimentsFile, Jobs, RecordsFolder, Results, Settings
 from fedskew.cli.run_selection import Choice, choose
 from fedskew.cli.terminal import FAILED, complain, console
@@ -60,10 +61,13 @@ def verify(
     jobs: Jobs = 0,
 ) -> None:
     """Repeat kept runs drawn at random, and compare their hashes and numbers."""
+    choice = suite_of(name, experiments, settings, None)
+    stated = choice.overrides.get("results", "")
+    require(not stated, "results", stated, "has no effect: runs are repeated in a temporary folder")
     # In the folder that records are kept from the runs are finished, and would be compared with themselves.
     with TemporaryDirectory(prefix="fedskew-verify-") as results:
-        choice = suite_of(name, experiments, settings, results)
-        repeat(choice, cells, seed, records, jobs)
+        anew = replace(choice, overrides={**choice.overrides, "results": results})
+        repeat(anew, cells, seed, records, jobs)
 
 
 def repeat(choice: Choice, cells: int, seed: int, records: Path | None, jobs: int) -> None:

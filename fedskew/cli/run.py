@@ -70,7 +70,8 @@ def run(
         need_data=not dry_run,
     )
     several = bool(choice.experiments)
-    require(several or not jobs, "--jobs", jobs, "is for several runs")
+    for option, value in (("--jobs", jobs), ("--row", row), ("--column", column)):
+        require(several or not value, option, value, "is for several runs")
     require(not (several and sites), "--sites", sites, "is for one run")
     is_allowed = records is None or choice.suite is not None
     require(is_allowed, "--records", str(records), "is for papers and its like")

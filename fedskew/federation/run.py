@@ -91,7 +91,11 @@ def run(
         report_line(warning)
     config = {**settings.going_on().run_config(), RUN_SIGNATURE: signed}
     with locked(folder.state):
-        return complete(folder, config, RoundLines(results, report_line), wait)
+        lines = RoundLines(results, report_line)
+        try:
+            return complete(folder, config, lines, wait)
+        finally:  # also the rounds before a failure
+            lines.report()
 
 
 class RoundLines:
@@ -165,7 +169,6 @@ def complete(
             raise
         except LaunchFailed as error:
             wait_for_sites(folder.agreement, control, wait or 0.0, error, report_line)
-    lines.report()
     return summary
 
 

@@ -64,6 +64,46 @@ def test_folders_that_cannot_be_used(tmp_path):
     assert options_of(refused(settings, root / "test").remedy) == [cure]
 
 
+def test_an_empty_class_folder_is_a_class(tmp_path):
+    """Another site may have images of it: what is proposed must number the classes of both alike."""
+    for place, name in enumerate(("a", "b", "c")):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for k in range(0 if name == "b" else 6):
+            Image.fromarray(noise(10 * place + k, 4, 4)).save(tmp_path / "own" / name / f"{k}.png")
+    settings = DataSettings(f"folder:{tmp_path / 'own'}")
+    guess = guess_settings(settings.dataset, settings)
+    assert guess.settings["classes"] == "a,b,c" and "class b has no image" in guess.notes
+    data = load(replace(settings, classes="a,b,c", input_shape="1x4x4"))
+    assert set(data.train.labels.tolist()) == {0, 2}
+
+
+def test_a_site_with_images_of_one_class_is_one_of_several(tmp_path):
+    for site, names in (("north", "ab"), ("south", "a")):
+        for name in names:
+            (tmp_path / site / name / "inside").mkdir(parents=True)
+            Image.new("L", (4, 4)).save(tmp_path / site / name / "0.png")
+            Image.new("L", (4, 4)).save(tmp_path / site / name / "inside" / "1.png")
+    north, south = (f"folder:{tmp_path / site}" for site in ("north", "south"))
+    both = f"domains:{north},{south}"
+    guess = guess_settings(both, DataSettings(both))
+    assert guess.settings["classes"] == "a,b"
+    assert any("a/inside/1.png, are of its class too" in str(note) for note in guess.notes)
+    with pytest.raises(DataError, match="of one class, a"):
+        guess_settings(south, DataSettings(south))
+
+
+@pytest.mark.parametrize("inside", [("train",), ("Train", "Test"), ("training", "val")])
+def test_folders_of_sites_are_no_classes(tmp_path, inside):
+    """Also where one of them has a split that the other has not."""
+    for site, splits in (("north", inside), ("south", (*inside, "validation"))):
+        for split in splits:
+            (tmp_path / site / split / "a").mkdir(parents=True)
+            Image.new("L", (4, 4)).save(tmp_path / site / split / "a" / "0.png")
+    settings = DataSettings(f"folder:{tmp_path}", classes="north,south", input_shape="1x4x4")
+    (option,) = options_of(refused(settings, tmp_path).remedy)
+    assert option.value == f"domains:folder:{tmp_path}/north,folder:{tmp_path}/south"
+
+
 def test_resizing_is_pils():
     size = (31, 20)
     smooth = np.add.outer(np.arange(28) * 4, np.arange(28) * 4).astype(np.uint8)
@@ -157,6 +197,7 @@ def test_the_images_that_are_looked_at_are_few_and_of_every_site_and_class():
     assert counts == {("a", 0): 25, ("a", 1): 3, ("b", 0): 25, ("b", 1): 1}
     assert {0, 4999, 7003} <= set(places)  # a group's ends too
     assert len(spread([0] * 10_000, 50)) == 50
+    assert len(spread(["a"] * 90 + ["b"], 91)) == 91  # all, where there are no more
 
 
 # ---- the datasets library --------------------------------------------------------------------------------------------

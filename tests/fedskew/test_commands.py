@@ -215,6 +215,8 @@ MISTAKES = {
     "run --method fedshfit": "did you mean fedshift",
     "report quikc": "did you mean quick",
     "data check here.csv --set test-fold=x": "test-fold = 'x'",
+    "run --row fedavg": "--row = ['fedavg']: is for several runs",
+    "verify papers --set results=kept": "results = 'kept': has no effect",
 }
 """Command lines, each with words of the sentence that refuses it."""
 

@@ -194,6 +194,11 @@ REFUSED = {
         ("signed bytes", "16 bits"),
     ),
     "JPEG 2000": ("0.j2k", pil(COLOR), ("PNG", "JPEG", "TIFF")),
+    "a damaged PNG": (
+        "0.png",
+        lambda file: file.write_bytes(b"\x89PNG and nothing"),
+        ("a PNG image, damaged",),
+    ),
     "PPM of 16 bits": ("0.ppm", ppm_of_16_bits, ("PPM", "16 bits")),
     "a picture in alpha, PNG": (
         "0.png",

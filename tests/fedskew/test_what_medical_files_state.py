@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from dicom_files import IMPLICIT, write_dicom
+from dicom_files import BIG_ENDIAN, IMPLICIT, write_dicom
 from PIL import Image
 
 from data import DataError, DataSettings, load
@@ -28,6 +28,14 @@ def table(entries, first=0):
     made = pydicom.Dataset()
     made.add_new("LUTDescriptor", "US", [len(entries), first % 2**16, 12])
     made.add_new("LUTData", "US", entries.tolist())
+    return made
+
+
+def table_of_words(entries, bits=12):
+    """A lookup table of 256 entries in words of 16 bits, with the bytes that are in the file."""
+    made = pydicom.Dataset()
+    made.add_new("LUTDescriptor", "US", [256, 0, bits])
+    made.add_new("LUTData", "OW", entries.tobytes())
     return made
 
 
@@ -76,6 +84,7 @@ SIGNED = NUMBERS.astype(np.int16) - 2000
 WINDOW = {"WindowCenter": 1000, "WindowWidth": 1500}
 FRAMES = np.stack([NUMBERS, NUMBERS[::-1], NUMBERS[:, ::-1]])
 REDS = np.arange(256) * 257
+WORDS = np.arange(256, dtype=np.uint16) * 16
 PALETTE = {"PhotometricInterpretation": "PALETTE COLOR"}
 PALETTE_SHOWN = np.stack([BYTES, 255 - BYTES, (REDS[BYTES] // 2) >> 8], -1) / 255
 for name, entries in (("Red", REDS), ("Green", REDS[::-1]), ("Blue", REDS // 2)):
@@ -137,6 +146,18 @@ def dicom_cases():
         ),
         "palette": (BYTES, PALETTE | {"BitsStored": 8}, PALETTE_SHOWN, {}),
         "without preamble, implicit": (NUMBERS, {"preamble": False, "syntax": IMPLICIT}, PLAIN, {}),
+        "without preamble, big endian": (
+            NUMBERS.astype(">u2"),
+            {"preamble": False, "syntax": BIG_ENDIAN},
+            PLAIN,
+            {},
+        ),
+        "VOI LUT of words, big endian": (
+            BYTES.astype(">u2"),
+            {"syntax": BIG_ENDIAN, "VOILUTSequence": [table_of_words(WORDS.astype(">u2"))]},
+            WORDS[BYTES] / 4095,
+            {},
+        ),
     }
 
 
@@ -158,6 +179,23 @@ REFUSED = {
     ),
     "no finite window": (NUMBERS, narrow(float("inf")), ("finite",)),
     "several frames": (FRAMES, {"NumberOfFrames": 3}, ("frame=middle",)),
+    "a VOI LUT of bytes": (
+        NUMBERS // 40,
+        {"VOILUTSequence": [table_of_words(WORDS.astype(np.uint8), bits=8)]},
+        ("VOILUTSequence", "256 entries of 16 bits"),
+    ),
+    "color among grey images": (
+        np.repeat(BYTES[..., None], 3, axis=2),
+        {
+            "PhotometricInterpretation": "RGB",
+            "SamplesPerPixel": 3,
+            "PlanarConfiguration": 0,
+            "BitsStored": 8,
+            "Rows": 3,
+            "Columns": 4,
+        },
+        ("color", "input-shape=3x3x4"),
+    ),
     "no image": (NUMBERS, {"PixelData": None}, ("without an image",)),
     "signed without a window": (SIGNED, {}, ("of -1900..1840", "pixel-range=-1900,1840")),
     "signed with padding, written as unsigned": (
@@ -180,6 +218,31 @@ def test_dicom_that_cannot_be_shown_is_refused_by_file(tmp_path, case):
         and "\n" not in sentence
     )
     assert not [word for word in words if word not in sentence], sentence
+
+
+def test_dark_images_are_asked_about_unless_a_window_says_how_they_are_shown(tmp_path):
+    def dark(window):
+        folder = tmp_path / ("windowed" if window else "bits")
+        for split, number in itertools.product(("train", "test"), range(4)):
+            stored = np.full((3, 4), 500 + 10 * number + len(split), np.uint16)
+            write_dicom(folder / split / "ab"[number % 2] / f"{number}.dcm", stored, **window)
+        return folder
+
+    assert loaded(dark({"WindowCenter": 2000, "WindowWidth": 4000})).max() < 0.25
+    with pytest.raises(DataError, match="nearly black"):
+        loaded(dark({}))
+
+
+def test_a_scan_of_another_size_is_counted(tmp_path, caplog):
+    """Whatever a check of 50 images has not seen; photographs may have any size."""
+    folder = dataset(tmp_path / "own")
+    for number in range(3):
+        write_dicom(folder / "train" / "a" / f"0{number}.dcm", NUMBERS)
+    loaded(folder)
+    assert "brought to input-shape" not in caplog.text
+    write_dicom(folder / "train" / "b" / "9.dcm", NUMBERS.repeat(2, axis=0))
+    loaded(folder)
+    assert "1 of 6 images are not 3x4 as the others" in caplog.text
 
 
 BODY = np.arange(1, 61, dtype=np.int16).reshape(3, 4, 5)

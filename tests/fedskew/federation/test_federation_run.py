@@ -11,6 +11,7 @@ import pytest
 from fedskew.engines.processes import LaunchFailed
 from fedskew.federation import run as run_module
 from fedskew.federation.control import Failing, RunLost, RunStatus, Unreachable
+from server_app.record import RoundRecord
 from server_app.run_folder import FolderBusy, RunFolder, locked
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
@@ -160,6 +161,22 @@ def test_a_run_that_is_lost_again_and_again_without_a_round_is_given_up(
     superlink.meanwhile = record_a_round
     sentence, _ = run(superlink)
     assert superlink.number == submissions and "5 times in a row" in sentence
+
+
+def test_every_round_is_told_once_also_the_last_one_before_a_failure(
+    run: Run, settings: RunSettings
+) -> None:
+    superlink = SuperLink([RUNNING, failed("SuperLink was restarted")], [RUNNING, END])
+    folder = RunFolder(settings.folder)
+
+    def record_a_round() -> None:
+        number = len(folder.rounds()) + 1
+        folder.add_round(RoundRecord(number, line=f"round {number}"))
+
+    superlink.meanwhile = record_a_round
+    _, lines = run(superlink)
+    told = [line for line in lines if line.startswith("round")]
+    assert told == ["round 1", "round 2", "round 3", "round 4"]
 
 
 @pytest.mark.parametrize(("answers", "minutes"), [((), 10), ((60, 118), 20)])

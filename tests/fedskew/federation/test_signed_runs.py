@@ -61,7 +61,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The run configs of the runs that the command submits, each of which ends at once."""
     configs: list[dict[str, Any]] = []
 
-    def complete(folder: Any, config: Any, results: Any, report_line: Any, wait: Any) -> Any:
+    def complete(folder: Any, config: Any, lines: Any, wait: Any) -> Any:
         configs.append(config)
         return {}
 
