@@ -90,7 +90,9 @@ def test_y_is_a_coordinate_beside_x_and_another_label(tmp_path):
 def test_the_label_and_the_site_are_proposed_together(tmp_path):
     rows = [f"{row},{'north' if place % 2 else 'south'}" for place, row in enumerate(ROWS)]
     error = refused(table(tmp_path, "x,y,diagnosis,hospital", *rows), "no column 'label'")
-    assert [option.value for option in options_of(error.remedy)] == ["label=diagnosis,site=hospital"]
+    assert [option.value for option in options_of(error.remedy)] == [
+        "label=diagnosis,site=hospital"
+    ]
 
 
 def test_the_separator_is_that_which_the_file_states_or_the_label_shows(tmp_path):
