@@ -139,13 +139,16 @@ def plan_costs(planned: Sequence[RunSettings], labels: Mapping[str, str]) -> lis
 
 
 def table(entries: Sequence[PlannedRun], at_once: int) -> Table:
-    """Return a table with one row per run, and below it what all take together, `at_once` in parallel."""
+    """Return a table with one row per run, and below it what all take together, `at_once` in parallel.
+
+    Of no run with a known cost the sum is unknown, too: 0 seconds would read as an estimate.
+    """
     shown = terminal_table(*named("run"), *numeric("rounds", "left", "time", "up", "down"))
-    total = NOTHING
     for entry in entries:
         shown.add_row(entry.label, str(entry.rounds), str(entry.left), *words(entry.cost))
-        total += entry.cost or NOTHING
-    together = replace(total, seconds=total.seconds / at_once)
+    known = [entry.cost for entry in entries if entry.cost is not None]
+    total = sum(known, NOTHING)
+    together = replace(total, seconds=total.seconds / at_once) if known else None
     label = f"{plural(len(entries), 'run')}, {at_once} at a time"
     shown.add_section()
     shown.add_row(label, "", "", *words(together))

@@ -161,6 +161,16 @@ def role_like(name: str) -> str:
     return next((role for role, names in LIKE_ROLES.items() if plain in names), "")
 
 
+def likely_roles(columns: Sequence[str], roles: Collection[str]) -> dict[str, str]:
+    """Return, by role, the columns whose names look like a site or a patient, of the roles that no column has yet."""
+    likely: dict[str, str] = {}
+    for name in columns:
+        role = role_like(name)
+        if role in ("site", "patient") and role not in roles:
+            likely.setdefault(role, name)
+    return likely
+
+
 def is_missing(cell: str, names: Collection[str] = ()) -> bool:
     """Return whether a cell, which is none of `names`, is blank or says that there is no value."""
     # Blank is also what prints nothing, such as a zero-width space.
@@ -315,6 +325,11 @@ def roles_of(where: str, header: Sequence[str], settings: DataSettings) -> dict[
     if LABEL not in roles:
         unknown = replace(cure_of(settings, {LABEL: "NAME"}), is_example=True)
         remedy = ("if that is it: ", ways[0]) if ways else ("say which it is: ", unknown)
+        likely = likely_roles([name for name in header if name in others], roles)
+        if ways and likely:
+            meanings = {LABEL: alike[0], **likely}
+            said_so = " and ".join(f"{name} is the {role}" for role, name in meanings.items())
+            remedy = (f"if {said_so}: ", cure_of(settings, meanings))
         raise DataError(f"there is no column {LABEL!r}, only {shown}", where=where, remedy=remedy)
     return roles
 

@@ -1,7 +1,7 @@
 """A user's own table, csv:FILE: a column `label`, and columns of numbers or a column with the paths of images."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from data.readers.rows import (
     cure_of,
     decimal_mark,
     left_out,
+    likely_roles,
     names_of_classes,
     number_in,
     read_table,
@@ -141,16 +142,6 @@ def questions(path: Path, manifest: Manifest, settings: DataSettings) -> list[Re
         option = cure_of(settings, {role: name})
         notes.append((f"column {name} is one of the inputs; if it is the {role}: ", option))
     return notes
-
-
-def likely_roles(columns: Sequence[str], roles: Collection[str]) -> dict[str, str]:
-    """Return, by role, the columns whose names look like a site or a patient, of the roles that no column has yet."""
-    likely: dict[str, str] = {}
-    for name in columns:
-        role = role_like(name)
-        if role in ("site", "patient") and role not in roles:
-            likely.setdefault(role, name)
-    return likely
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------

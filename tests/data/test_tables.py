@@ -87,6 +87,14 @@ def test_y_is_a_coordinate_beside_x_and_another_label(tmp_path):
     assert [option.value for option in options_of(error.remedy)] == ["label=diagnosis"]
 
 
+def test_the_label_and_the_site_are_proposed_together(tmp_path):
+    rows = [f"{row},{'north' if place % 2 else 'south'}" for place, row in enumerate(ROWS)]
+    error = refused(table(tmp_path, "x,y,diagnosis,hospital", *rows), "no column 'label'")
+    assert [option.value for option in options_of(error.remedy)] == [
+        "label=diagnosis,site=hospital"
+    ]
+
+
 def test_the_separator_is_that_which_the_file_states_or_the_header_holds(tmp_path):
     expected = samples(table(tmp_path))
     rows = [european(row) for row in ROWS]

@@ -43,7 +43,8 @@ def test_rounds_of_another_command_give_the_cost_of_the_plan(
     tmp_path: Path, fedskew: FedSkew
 ) -> None:
     words = ["run", "--method", "fedavg,iwds", "--set", "model=linear", "--results", tmp_path]
-    assert "?" in fedskew(*words, "--set", "rounds=50", "--dry-run")[1]
+    unknown = fedskew(*words, "--set", "rounds=50", "--dry-run")[1]
+    assert unknown.partition("at a time")[2].split()[:3] == ["?", "?", "?"]
     short = ["--set", "rounds=1", "--seed", "0"]
     assert fedskew(*words, "--engine", "inprocess", *short)[0] == 0
     output = fedskew(*words, "--set", "rounds=50", "--dry-run")[1]
