@@ -149,7 +149,7 @@ def closed(path: Path, rights: int, remedy: str) -> str:
 
 def key(site: Site, file: Path) -> str:
     """The node's key, which must be the one that federation.toml names for this site."""
-    if site.link is None:
+    if not site.has_link:
         return "no [link]: this user trains, and another one talks"
     link = read_link(file).link
     if public_text(read_key(link.key).public_key()) != site.agreement.sites[site.number].key:

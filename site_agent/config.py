@@ -94,6 +94,11 @@ def field_of(key: str) -> str:
     return key.replace("-", "_")
 
 
+def is_there(entries: object) -> bool:
+    """Return that a table is there, which somebody else reads."""
+    return entries is not None
+
+
 def plain_values(entries: dict[str, Any]) -> dict[str, Any]:
     """Return a table of single values. Raises ValueError for one with lists, tables or dates."""
     if not all(type(value) in (str, int, float, bool) for value in entries.values()):
@@ -217,8 +222,8 @@ class Site(TomlTable):
     """The site's own file of the agreed backbone's weights."""
     module: SitePath | None = None
     """The site's own file of the agreed module."""
-    link: Any = None
-    """`read_link` reads it: who trains alone needs none of it."""
+    has_link: Annotated[bool, BeforeValidator(is_there)] = Field(False, alias="link")
+    """Whether [link] is there. `read_link` reads it: who trains alone needs none of it."""
 
     @model_validator(mode="after")
     def check(self) -> Self:

@@ -124,7 +124,10 @@ def test_a_site_reads_its_own_file(tmp_path: Path) -> None:
     assert (site.name, site.number, site.device, site.threads) == ("east", 1, "cpu", 1)
     assert site.data == f"npz:{folder}/east/data.npz" and site.state == folder / "east/state"
     assert site.policy.allow == ("model",) and site.policy.min_test_samples == 5
-    assert site.policy.max_norm == 2.0
+    assert site.policy.max_norm == 2.0 and not site.has_link
+    link = {"address": "a:1", "key": "node.key", "ca": "ca.crt"}
+    talking = read_site(write(folder / "east/site.toml", site_entries(name="east", link=link)))
+    assert talking.has_link and hash(talking), "runtimes are kept by their site"
     assert {*read_sites(folder)} == {0, 1, 2}
 
 
