@@ -69,9 +69,8 @@ def with_features(
         changes_images: whether a variant does, so that it needs them.
 
     Raises:
-        SettingError: weights that are not the model's.
+        SettingError: weights that are not the model's, or more components than the clients' features have.
         DataError: a cache that cannot be written.
-        SettingError: more components than the clients' features have.
     """
     frozen = settings.freeze == "all"
     changed = federation.augmentation != "none" or changes_images
@@ -235,9 +234,8 @@ def principal_components(
     covariance_DD = squares_DD.double() * grid.step**2 / samples - torch.outer(mean_D, mean_D)
     variances_D = covariance_DD.diagonal()
     varies_D = variances_D > 1e-9 * variances_D.max()
-    scale_D = torch.where(
-        varies_D, variances_D, math.inf
-    ).rsqrt()  # 0 of a feature that never varies
+    # 0 of a feature that never varies.
+    scale_D = torch.where(varies_D, variances_D, math.inf).rsqrt()
     values_D, vectors_DD = torch.linalg.eigh(covariance_DD * torch.outer(scale_D, scale_D))
     values_K = values_D.flip(0)[:components]
     vectors_DK = vectors_DD.flip(1)[:, :components]

@@ -174,9 +174,8 @@ def _sites(settings: DataSettings) -> tuple[str, ...]:
     """Return the site names in the user's own table or DICOM files; empty where these name no sites."""
     if not settings.dataset.startswith(("csv:", "hf:", "folder:")):
         return ()
-    from data.readers.user_data import (
-        sites_of,
-    )  # it imports torch, which data sets without a table do not need here
+    # It imports torch, which data sets without a table do not need here.
+    from data.readers.user_data import sites_of
 
     return sites_of(settings.dataset, settings)
 

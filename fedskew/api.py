@@ -6,9 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if (
-    TYPE_CHECKING
-):  # both take a second to import, which `import fedskew` and the command line's --help do without
+# All take a second to import, which `import fedskew` and the command line's --help do without.
+if TYPE_CHECKING:
     from server_app.methods import Method
     from server_app.record import RoundRecord
     from server_app.run_settings import Scalar

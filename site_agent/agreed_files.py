@@ -14,9 +14,8 @@ from site_agent.policy import is_of_module
 
 
 def check_model(site: Site, run_spec: RunSpec) -> None:
-    """Raise NotAgreed for a model or weights of another package or file than the agreed module's or backbone's.
-
-    And for principal components, which a site alone cannot find.
+    """Raise NotAgreed for a model or weights of another package or file than the agreed module's or backbone's, and for
+    principal components, which are those of all sites together.
     """
     agreement = site.agreement
     weights = run_spec.model_settings.weights

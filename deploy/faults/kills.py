@@ -70,11 +70,8 @@ def service_killed(program: str) -> Callable[[Stage, str], TrialResult]:
 
 def everything_killed(stage: Stage, name: str) -> TrialResult:
     """Everything -9 at once, then up, start and run again."""
-    words = (
-        "rounds=4",
-        "node-wait=90",
-        SLOW,
-    )  # for a minute flwr calls those online that are not, and nobody else
+    # For a minute flwr calls those online that are not, and nobody else.
+    words = "rounds=4", "node-wait=90", SLOW
     job = stage.begin(name, *words)
     job.wait_for_round(2)
     job.process.kill()

@@ -191,9 +191,8 @@ class Stage:
             lambda: self.supernode_says("Receiving: train") > asked or None,
             "the victim is not asked to train",
         )
-        time.sleep(
-            random.uniform(0.0, 1.5)
-        )  # a training takes seconds, and what comes before it a moment
+        # A training takes seconds, and what comes before it a moment.
+        time.sleep(random.uniform(0.0, 1.5))
 
     def leftovers(self, job: Job) -> list[str]:
         """Return what should not be there after a run: a process of it, or a file that was being written."""

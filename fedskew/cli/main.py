@@ -22,9 +22,8 @@ def main() -> None:
     from fedskew.cli.terminal import status_line
 
     words = sys.argv[1:]
-    if (
-        words and words[0] in COMMANDS and words[0] != "federation"
-    ):  # whose commands wait for others
+    # The commands of `federation` wait for others.
+    if words and words[0] in COMMANDS and words[0] != "federation":
         status_line.begin("loading PyTorch and planning ...")
     prepare(words)  # may load torch, which takes seconds
     status = INTERRUPTED

@@ -177,9 +177,8 @@ def places(client_gpus: float) -> int:
         fitting = int(node["Resources"].get("CPU", 0))
         if client_gpus:
             gpus = node["Resources"].get("GPU", 0)
-            fitting = min(
-                fitting, int(gpus / client_gpus + 1e-9)
-            )  # 1 / (1 / 3) is a little below 3
+            at_once = gpus / client_gpus + 1e-9  # 1 / (1 / 3) is a little below 3
+            fitting = min(fitting, int(at_once))
         total += fitting
     return total
 

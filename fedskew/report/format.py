@@ -26,9 +26,8 @@ def unit_of(metric: str) -> Unit:
     name = metric.partition(".")[0]
     if name in UNITS:
         return UNITS[name]
-    by_class = (
-        name.rpartition("-")[0] + BY_CLASS
-    )  # the mean over a shot group has its classes' unit
+    # The mean over a shot group has its classes' unit.
+    by_class = name.rpartition("-")[0] + BY_CLASS
     return UNITS.get(by_class, Unit.PERCENT)
 
 

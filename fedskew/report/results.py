@@ -336,9 +336,8 @@ def gather(
         runs[settings.run_id] = run
     warnings = warnings_of(cells, runs)
     unchanged: Sequence[Cell] = ()
-    with suppress(
-        InputError
-    ):  # without the settings it may be no plan, as where a method needs their model
+    # Without the settings it may be no plan, as where a method needs their model.
+    with suppress(InputError):
         unchanged = plan(experiment) if overrides else ()
     differing = []
     for key in overrides if unchanged else ():

@@ -124,9 +124,8 @@ def refuse_invalid(rounds: Rounds, exchange: Exchange, variant: Variant) -> None
         if answer is None:
             exchange.refuse(client, f"the reply holds no answer for {variant.name}")
             continue
-        samples = rounds.server.examples_by_client.get(
-            client
-        )  # None where the server does not know it
+        # None where the server does not know it.
+        samples = rounds.server.examples_by_client.get(client)
         try:
             described = check_upload(variant.upload, answer, rounds.server, samples)
             check_samples(client, described, "its answer is of", rounds.server)

@@ -278,9 +278,8 @@ class Rounds:
     def begin_round(self, number: int) -> list[int]:
         """Begin a round with the shared weights, and return its clients."""
         examples = dict(self.server.examples_by_client)
-        if (
-            "examples" in self.states
-        ):  # reported in a round before, perhaps of the run that is resumed
+        # Reported in a round before, perhaps of the run that is resumed.
+        if "examples" in self.states:
             saved = self.states["examples"]
             examples |= zip(saved["clients"].tolist(), saved["counts"].tolist(), strict=True)
         answers = {}
