@@ -17,8 +17,10 @@ import time
 from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from google.protobuf.message import DecodeError
 from starlette.datastructures import Headers
@@ -36,6 +38,7 @@ from fedskew.federation.flower_internals import (
     TIMESTAMP_HEADER,
     PullMessagesRequest,
     PullMessagesResponse,
+    PullObjectRequest,
     PullObjectResponse,
     PushAppMessagesRequest,
     PushMessagesRequest,
@@ -60,14 +63,14 @@ CALLS = SIGNS_OF_LIFE | {
 }
 """The paths that a registered SuperNode uses. Others, which register or remove nodes, are for the coordinator alone."""
 CONTROL = "/v1/control/"
-NEW_MESSAGES = "/v1/runtime/push-messages"
-"""The path by which a ServerApp sends messages."""
+RUNTIME = "/v1/runtime/"
+NEW_MESSAGES, NEW_OBJECT = RUNTIME + "push-messages", RUNTIME + "push-object"
+"""The paths by which a ServerApp sends messages, and then what they contain."""
 MIB = 2**20
 """Bytes of the largest body that is no object: lists of messages and of their objects."""
 HOLD = 15.0
-"""The longest time in seconds before a question for messages is answered. A SuperNode's own timeout is 30 seconds."""
-LOOK, LOOKS = 0.1, 100
-"""Seconds between two looks for an object that is on its way, and how many there are."""
+"""The longest time in seconds before a question for messages or an object is answered. A SuperNode's own timeout is 30
+seconds."""
 AGES = (-5.0, 305.0)
 """The least and the greatest age in seconds at which flwr accepts a signature. Outside them, a clock is wrong or an old
 request is replayed."""
@@ -121,6 +124,8 @@ class Door:
         self.secret = folder.control_secret.encode()
         self.news = defaultdict[int, asyncio.Event](asyncio.Event)
         """By node, set when a ServerApp has sent it a message."""
+        self.arrivals = WeakValueDictionary[str, asyncio.Event]()
+        """By object that a site waits for, set when a ServerApp has sent it."""
         self.given: dict[str, Response] = {}
         """By site, the message that it was given and has not shown to have."""
         self.uploaded = Counter[str]()
@@ -138,6 +143,11 @@ class Door:
             await self.superlink(scope, sending(body), send)
             for message in PushAppMessagesRequest.FromString(body).messages_list:
                 self.news[message.metadata.dst_node_id].set()
+        elif scope["path"] == NEW_OBJECT:
+            body = await body_of(receive)
+            await self.superlink(scope, sending(body), send)
+            if arrival := self.arrivals.get(PushObjectRequest.FromString(body).object_id):
+                arrival.set()
         else:
             await self.superlink(scope, receive, send)
 
@@ -187,7 +197,7 @@ class Door:
         if path not in SIGNS_OF_LIFE:
             self.given.pop(site, None)  # whoever works on a message has it
         if path == OBJECT:
-            return await arriving_object(ask, body)
+            return await self.object(ask, body)
         return await ask(path, body)
 
     async def message(self, ask: Ask, body: bytes, receive: Receive, site: str) -> Response:
@@ -219,6 +229,27 @@ class Door:
         finally:
             gone.cancel()
 
+    async def object(self, ask: Ask, body: bytes) -> Response:
+        """Answer a question for an object once it is there, or after HOLD seconds.
+
+        A SuperNode that hears "not yet" sleeps for 1, 2, 4 ... seconds.
+        """
+        try:
+            name = PullObjectRequest.FromString(body).object_id
+        except DecodeError:
+            raise HTTPException(403) from None
+        arrival = self.arrivals.setdefault(name, asyncio.Event())
+        deadline = time.monotonic() + HOLD
+        while True:
+            arrival.clear()
+            answer = await ask(OBJECT, body)
+            found = PullObjectResponse.FromString(content_of(answer))
+            left = deadline - time.monotonic()
+            if found.object_available or not found.object_found or left <= 0:
+                return answer
+            with suppress(TimeoutError):
+                await asyncio.wait_for(arrival.wait(), left)
+
     async def is_for(self, site: str, answer: Response, ask: Ask, node: int) -> bool:
         """Return whether a site takes part in the runs of its messages; those of others are declined in its place."""
         response = PullMessagesResponse.FromString(bytes(answer.body))
@@ -249,17 +280,6 @@ class Door:
             return answer
 
         return ask
-
-
-async def arriving_object(ask: Ask, body: bytes) -> Response:
-    """Return an object once it is there: a SuperNode that hears "not yet" sleeps for 1, 2, 4 ... seconds."""
-    for _ in range(LOOKS):
-        answer = await ask(OBJECT, body)
-        found = PullObjectResponse.FromString(content_of(answer))
-        if found.object_available or not found.object_found:
-            break
-        await asyncio.sleep(LOOK)
-    return answer
 
 
 async def decline(response: PullMessagesResponse, node: int, ask: Ask) -> None:

@@ -29,6 +29,7 @@ from flwr.proto.fleet_pb2 import (
 )
 from flwr.proto.message_pb2 import (
     ObjectTree,
+    PullObjectRequest,
     PullObjectResponse,
     PushObjectRequest,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "ObjectTree",
     "PullMessagesRequest",
     "PullMessagesResponse",
+    "PullObjectRequest",
     "PullObjectResponse",
     "PushAppMessagesRequest",
     "PushMessagesRequest",

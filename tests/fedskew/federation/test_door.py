@@ -18,7 +18,14 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesResponse,
     PushMessagesRequest,
 )
-from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
+from flwr.proto.message_pb2 import (
+    Message,
+    Metadata,
+    ObjectTree,
+    PullObjectRequest,
+    PullObjectResponse,
+    PushObjectRequest,
+)
 from flwr.proto.node_pb2 import Node
 from flwr.proto.recorddict_pb2 import RecordDict
 from flwr.proto.runtime_pb2 import PushAppMessagesRequest
@@ -32,13 +39,14 @@ from tests.site_files import AGREED
 
 Key = ec.EllipticCurvePrivateKey
 FLEET = "/v1/fleet"
-BEGIN, RUN, PULL, PUSH, UPLOAD = (
+BEGIN, RUN, PULL, PUSH, OBJECT, UPLOAD = (
     f"{FLEET}/{call}"
     for call in (
         "activate-node",
         "get-run",
         "pull-messages",
         "push-messages",
+        "pull-object",
         "push-object",
     )
 )
@@ -90,6 +98,8 @@ class Doors:
         """The paths that have reached the SuperLink."""
         self.messages: list[PullMessagesResponse] = []
         """What the SuperLink gives to who asks, in order; then nothing."""
+        self.object = PullObjectResponse()
+        """What it gives to who asks for an object."""
         self.door = Door(self.superlink, self.folder)
 
     async def superlink(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,6 +108,8 @@ class Doors:
         content = b""
         if scope["path"] == PULL and self.messages:
             content = self.messages.pop(0).SerializeToString()
+        if scope["path"] == OBJECT:
+            content = self.object.SerializeToString()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": content})
 
@@ -242,29 +254,47 @@ def test_a_message_is_given_again_until_the_site_shows_that_it_has_it(doors: Doo
     assert doors.post(PULL).content not in (b"", first)
 
 
-def test_a_question_waits_for_messages_of_the_server_app(
-    doors: Doors, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["message", "object"])
+def test_a_question_waits_for_what_the_server_app_sends(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setattr(door_module, "HOLD", 60.0)
-
-    asks = PullMessagesRequest(node=Node(node_id=4)).SerializeToString()
+    doors.object = PullObjectResponse(object_found=True)
+    there = PullObjectResponse(object_found=True, object_available=True)
 
     async def answer() -> bytes:
         transport = httpx.ASGITransport(doors.door)
         async with httpx.AsyncClient(
             transport=transport, base_url="https://superlink:8443"
-        ) as site:
-            question = asyncio.ensure_future(site.post(PULL, content=asks, headers=signed(NORTH)))
-            while PULL not in doors.passed:
+        ) as client:
+
+            async def ask(path: str, body: bytes) -> bytes:
+                return (await client.post(path, content=body, headers=signed(NORTH))).content
+
+            async def send(call: str, body: bytes) -> None:
+                await client.post(f"https://superlink:9/v1/runtime/{call}", content=body)
+
+            asks: PullMessagesRequest | PullObjectRequest
+            if what == "message":
+                path, asks = PULL, PullMessagesRequest(node=Node(node_id=4))
+            else:
+                path, asks = OBJECT, PullObjectRequest(object_id="a")
+            question = asyncio.ensure_future(ask(path, asks.SerializeToString()))
+            while path not in doors.passed:
                 await asyncio.sleep(0)
+            await send("push-object", PushObjectRequest(object_id="b").SerializeToString())
             assert not question.done()
             doors.messages.append(message_of("a"))
-            sent = Message(metadata=Metadata(dst_node_id=4))
-            body = PushAppMessagesRequest(messages_list=[sent]).SerializeToString()
-            await site.post("https://superlink:9/v1/runtime/push-messages", content=body)
-            return (await question).content
+            doors.object = there
+            sent = [Message(metadata=Metadata(dst_node_id=4))]
+            news = PushAppMessagesRequest(messages_list=sent)
+            await send("push-messages", news.SerializeToString())
+            await send("push-object", PushObjectRequest(object_id="a").SerializeToString())
+            return await question
 
-    assert asyncio.run(answer()) == message_of("a").SerializeToString()
+    expected = message_of("a") if what == "message" else there
+    assert asyncio.run(answer()) == expected.SerializeToString()
+    assert len(doors.passed) == 5
 
 
 def test_a_message_of_a_run_without_the_site_is_declined_in_its_place(doors: Doors) -> None:
