@@ -128,10 +128,10 @@ def comparison(column: ColumnResults) -> str:
     texts: dict[bool, list[str]] = {True: [], False: []}
     for one in sorted(shown, key=lambda one: one.found.mean, reverse=True):
         texts[one.distinguishable].append(f"{one.row.row} {one.in_words}")
-    sentence = ", ".join(texts[True]) or "no row is distinguishable"
+    sentence, seeds = ", ".join(texts[True]), plural(shown[0].found.n, "seed")
     if texts[False]:
-        seeds = plural(shown[0].found.n, "seed")
-        sentence += f"; not distinguishable in {seeds}: {', '.join(texts[False])}"
+        verdict = "; not distinguishable" if sentence else "no row is distinguishable"
+        sentence += f"{verdict} in {seeds}: {', '.join(texts[False])}"
     standard = f"{column.reference.row}'s {words(column.metric)}"
     return first_upper(column.titled(f"against {standard}: {sentence}."))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from command_line import FedSkew
-from frozen import ENTRY, GOLDEN, frozen, frozen_results, golden, report_words, rounded
+from frozen import ENTRY, GOLDEN, ONE_COLUMN, frozen, frozen_results, golden, report_words, rounded
 
-from fedskew.experiments.experiments import experiment
+from fedskew.experiments.experiments import Experiment, Row, experiment
 from fedskew.report.document import document
 from fedskew.report.render import csv_text, html, markdown, terminal_text
 from fedskew.report.results import gather
@@ -74,6 +74,8 @@ def test_without_claims_the_headline_says_what_can_be_told(tmp_path: Path) -> No
         "LDA 0.1: against fedavg's balanced accuracy: creff +4.1 points [+1.1, +7.2]; "
         "not distinguishable in 2 seeds: fedshift +11.6 points [\N{MINUS SIGN}29.7, +52.8]."
     )
+    report = document(frozen_results(tmp_path, **{**ONE_COLUMN, "claims": []}))
+    assert "no row is distinguishable in 3 seeds: creff +2.7 points" in report.headline
 
 
 @pytest.mark.parametrize("name", ["demo", "quick"])
@@ -109,6 +111,11 @@ def test_runs_of_other_settings_stand_below_a_line_that_says_so(
         assert "local-epochs = 1" in text and "local-epochs = 5" not in text
     plain = gather(experiment, {"results": str(tmp_path), "rounds": 2})
     assert not any("Differs" in warning for warning in plain.warnings)
+    rows = tuple(Row(method, method) for method in ("fedavg", "creff"))
+    of_command = gather(
+        Experiment("comparison", "two", rows), {"results": str(tmp_path), "rounds": 2}
+    )
+    assert not any("Differs" in warning for warning in of_command.warnings)
 
 
 def test_methods_that_need_a_setting_are_reported_under_it(tmp_path: Path) -> None:
