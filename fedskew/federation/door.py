@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from weakref import WeakValueDictionary
 
 from google.protobuf.message import DecodeError
 from starlette.datastructures import Headers
@@ -39,8 +38,8 @@ from fedskew.federation.flower_internals import (
     PullMessagesRequest,
     PullMessagesResponse,
     PullObjectRequest,
-    PullObjectResponse,
     PushAppMessagesRequest,
+    PushAppMessagesResponse,
     PushMessagesRequest,
     PushMessagesResponse,
     PushObjectRequest,
@@ -124,8 +123,8 @@ class Door:
         self.secret = folder.control_secret.encode()
         self.news = defaultdict[int, asyncio.Event](asyncio.Event)
         """By node, set when a ServerApp has sent it a message."""
-        self.arrivals = WeakValueDictionary[str, asyncio.Event]()
-        """By object that a site waits for, set when a ServerApp has sent it."""
+        self.on_their_way: dict[str, asyncio.Event] = {}
+        """By object that a ServerApp has announced, set when it has sent it."""
         self.given: dict[str, Response] = {}
         """By site, the message that it was given and has not shown to have."""
         self.uploaded = Counter[str]()
@@ -138,22 +137,30 @@ class Door:
             await self.of_site(scope, receive, send)
         elif scope["path"].startswith(CONTROL) and not self.knows_secret(Headers(scope=scope)):
             await Response(status_code=403)(scope, receive, send)
-        elif scope["path"] == NEW_MESSAGES:
-            body = await body_of(receive)
-            await self.superlink(scope, sending(body), send)
-            for message in PushAppMessagesRequest.FromString(body).messages_list:
-                self.news[message.metadata.dst_node_id].set()
-        elif scope["path"] == NEW_OBJECT:
-            body = await body_of(receive)
-            await self.superlink(scope, sending(body), send)
-            if arrival := self.arrivals.get(PushObjectRequest.FromString(body).object_id):
-                arrival.set()
+        elif scope["path"] in (NEW_MESSAGES, NEW_OBJECT):
+            await self.of_server_app(scope, receive, send)
         else:
             await self.superlink(scope, receive, send)
 
     def knows_secret(self, headers: Headers) -> bool:
         """Return whether a request on loopback has the secret that only the coordinator's user can read."""
         return hmac.compare_digest(headers.get(SECRET_HEADER, "").encode(), self.secret)
+
+    async def of_server_app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what a ServerApp sends, and wake the sites that wait for it."""
+        body = await body_of(receive)
+        answer = await self.asking(scope)(scope["path"], body)
+        if scope["path"] == NEW_MESSAGES:
+            response = PushAppMessagesResponse.FromString(content_of(answer))
+            for name in response.objects_to_push:
+                self.on_their_way.setdefault(name, asyncio.Event())
+            for message in PushAppMessagesRequest.FromString(body).messages_list:
+                self.news[message.metadata.dst_node_id].set()
+        else:
+            name = PushObjectRequest.FromString(body).object_id
+            if name in self.on_their_way:
+                self.on_their_way.pop(name).set()
+        await answer(scope, receive, send)
 
     async def of_site(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request on the sites' port, and log it."""
@@ -232,23 +239,17 @@ class Door:
     async def object(self, ask: Ask, body: bytes) -> Response:
         """Answer a question for an object once it is there, or after HOLD seconds.
 
-        A SuperNode that hears "not yet" sleeps for 1, 2, 4 ... seconds.
+        A SuperNode that hears "not yet" sleeps for 1, 2, 4 ... seconds. The SuperLink is asked once: questions of 50
+        sites that look again and again take the core that the ServerApp's objects need to arrive.
         """
         try:
             name = PullObjectRequest.FromString(body).object_id
         except DecodeError:
             raise HTTPException(403) from None
-        arrival = self.arrivals.setdefault(name, asyncio.Event())
-        deadline = time.monotonic() + HOLD
-        while True:
-            arrival.clear()
-            answer = await ask(OBJECT, body)
-            found = PullObjectResponse.FromString(content_of(answer))
-            left = deadline - time.monotonic()
-            if found.object_available or not found.object_found or left <= 0:
-                return answer
+        if name in self.on_their_way:
             with suppress(TimeoutError):
-                await asyncio.wait_for(arrival.wait(), left)
+                await asyncio.wait_for(self.on_their_way[name].wait(), HOLD)
+        return await ask(OBJECT, body)
 
     async def is_for(self, site: str, answer: Response, ask: Ask, node: int) -> bool:
         """Return whether a site takes part in the runs of its messages; those of others are declined in its place."""

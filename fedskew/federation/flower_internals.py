@@ -30,10 +30,9 @@ from flwr.proto.fleet_pb2 import (
 from flwr.proto.message_pb2 import (
     ObjectTree,
     PullObjectRequest,
-    PullObjectResponse,
     PushObjectRequest,
 )
-from flwr.proto.runtime_pb2 import PushAppMessagesRequest
+from flwr.proto.runtime_pb2 import PushAppMessagesRequest, PushAppMessagesResponse
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
@@ -56,8 +55,8 @@ __all__ = [
     "PullMessagesRequest",
     "PullMessagesResponse",
     "PullObjectRequest",
-    "PullObjectResponse",
     "PushAppMessagesRequest",
+    "PushAppMessagesResponse",
     "PushMessagesRequest",
     "PushMessagesResponse",
     "PushObjectRequest",

@@ -23,12 +23,11 @@ from flwr.proto.message_pb2 import (
     Metadata,
     ObjectTree,
     PullObjectRequest,
-    PullObjectResponse,
     PushObjectRequest,
 )
 from flwr.proto.node_pb2 import Node
 from flwr.proto.recorddict_pb2 import RecordDict
-from flwr.proto.runtime_pb2 import PushAppMessagesRequest
+from flwr.proto.runtime_pb2 import PushAppMessagesRequest, PushAppMessagesResponse
 from starlette.types import Receive, Scope, Send
 
 from fedskew.federation import door as door_module
@@ -50,6 +49,7 @@ BEGIN, RUN, PULL, PUSH, OBJECT, UPLOAD = (
         "push-object",
     )
 )
+NEW_MESSAGES, NEW_OBJECT = "/v1/runtime/push-messages", "/v1/runtime/push-object"
 MIB = 2**20
 
 
@@ -98,8 +98,6 @@ class Doors:
         """The paths that have reached the SuperLink."""
         self.messages: list[PullMessagesResponse] = []
         """What the SuperLink gives to who asks, in order; then nothing."""
-        self.object = PullObjectResponse()
-        """What it gives to who asks for an object."""
         self.door = Door(self.superlink, self.folder)
 
     async def superlink(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,8 +106,8 @@ class Doors:
         content = b""
         if scope["path"] == PULL and self.messages:
             content = self.messages.pop(0).SerializeToString()
-        if scope["path"] == OBJECT:
-            content = self.object.SerializeToString()
+        if scope["path"] == NEW_MESSAGES:
+            content = PushAppMessagesResponse(objects_to_push=["a"]).SerializeToString()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": content})
 
@@ -254,47 +252,40 @@ def test_a_message_is_given_again_until_the_site_shows_that_it_has_it(doors: Doo
     assert doors.post(PULL).content not in (b"", first)
 
 
-@pytest.mark.parametrize("what", ["message", "object"])
-def test_a_question_waits_for_what_the_server_app_sends(
-    doors: Doors, monkeypatch: pytest.MonkeyPatch, what: str
+def test_questions_wait_for_what_the_server_app_sends(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(door_module, "HOLD", 60.0)
-    doors.object = PullObjectResponse(object_found=True)
-    there = PullObjectResponse(object_found=True, object_available=True)
+    for_message = PullMessagesRequest(node=Node(node_id=4)).SerializeToString()
+    for_object = PullObjectRequest(object_id="a").SerializeToString()
 
-    async def answer() -> bytes:
-        transport = httpx.ASGITransport(doors.door)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="https://superlink:8443"
-        ) as client:
+    async def exchange() -> None:
+        base, transport = "https://superlink:8443", httpx.ASGITransport(doors.door)
+        async with httpx.AsyncClient(transport=transport, base_url=base) as client:
 
-            async def ask(path: str, body: bytes) -> bytes:
-                return (await client.post(path, content=body, headers=signed(NORTH))).content
+            async def send(path: str, body: bytes) -> None:
+                await client.post(f"https://superlink:9{path}", content=body)
 
-            async def send(call: str, body: bytes) -> None:
-                await client.post(f"https://superlink:9/v1/runtime/{call}", content=body)
-
-            asks: PullMessagesRequest | PullObjectRequest
-            if what == "message":
-                path, asks = PULL, PullMessagesRequest(node=Node(node_id=4))
-            else:
-                path, asks = OBJECT, PullObjectRequest(object_id="a")
-            question = asyncio.ensure_future(ask(path, asks.SerializeToString()))
-            while path not in doors.passed:
+            question = client.post(PULL, content=for_message, headers=signed(NORTH))
+            message = asyncio.ensure_future(question)
+            while PULL not in doors.passed:
                 await asyncio.sleep(0)
-            await send("push-object", PushObjectRequest(object_id="b").SerializeToString())
-            assert not question.done()
+            assert not message.done()
             doors.messages.append(message_of("a"))
-            doors.object = there
-            sent = [Message(metadata=Metadata(dst_node_id=4))]
-            news = PushAppMessagesRequest(messages_list=sent)
-            await send("push-messages", news.SerializeToString())
-            await send("push-object", PushObjectRequest(object_id="a").SerializeToString())
-            return await question
+            sent = Message(metadata=Metadata(dst_node_id=4))
+            news = PushAppMessagesRequest(messages_list=[sent])
+            await send(NEW_MESSAGES, news.SerializeToString())
+            assert (await message).content == message_of("a").SerializeToString()
 
-    expected = message_of("a") if what == "message" else there
-    assert asyncio.run(answer()) == expected.SerializeToString()
-    assert len(doors.passed) == 5
+            question = client.post(OBJECT, content=for_object, headers=signed(NORTH))
+            content = asyncio.ensure_future(question)
+            await send(NEW_OBJECT, PushObjectRequest(object_id="b").SerializeToString())
+            assert not content.done() and OBJECT not in doors.passed
+            await send(NEW_OBJECT, PushObjectRequest(object_id="a").SerializeToString())
+            assert (await content).status_code == 200
+
+    asyncio.run(exchange())
+    assert doors.passed == [PULL, NEW_MESSAGES, PULL, NEW_OBJECT, NEW_OBJECT, OBJECT]
 
 
 def test_a_message_of_a_run_without_the_site_is_declined_in_its_place(doors: Doors) -> None:
