@@ -23,7 +23,7 @@ class Result:
     rounds: tuple["RoundRecord", ...]
     """The records of the rounds so far."""
     models: Mapping[str, Mapping[str, Any]]
-    """The numbers of every deployed model by selection (last, best, best-test, ...), as in summary.json."""
+    """The numbers of every deployed model by selection (last, best-test, ...), as in summary.json."""
     hash: str | None
     """The SHA-256 of all weights; None before the last round, or where a client keeps its part on another machine."""
     finished: bool
@@ -36,18 +36,12 @@ class Result:
         """
         return float(self.numbers()["balanced-accuracy"])
 
-    def numbers(self, round: str = "last", model: str = "") -> Mapping[str, Any]:
-        """Return a model's numbers on the test set, by name, and under `round` which round a best one is.
+    def numbers(self, model: str = "") -> Mapping[str, Any]:
+        """Return a model's numbers on the test set in the last evaluated round, by name.
 
-        Args:
-            round: last, the last evaluated round, or best, the one that the setting keep-best kept for the model.
-            model: a deployed model; empty is the method's own, or the average where it has none.
-
-        Raises SettingError for another word, LookupError where there is no such model, several, or no best round.
+        `model` is a deployed one; empty is the method's own, or the average where it has none. `models` has the other
+        selections. Raises LookupError where there is no such model, or several.
         """
-        from server_app.keys import check_round
-
-        check_round("round", round)
         names = [name for name in self.models if name != "average"] or list(self.models)
         if model:
             names = [name for name in self.models if name == model]
@@ -55,27 +49,20 @@ class Result:
             raise LookupError(
                 f"{self.folder}: {' and '.join(names) or 'no model'} evaluated; read `models` instead"
             )
-        by_selection = self.models[names[0]]
-        if round not in by_selection:
-            raise LookupError(
-                f"{self.folder}: no best round of {names[0]} is kept: the setting keep-best does"
-            )
-        numbers: Mapping[str, Any] = by_selection[round]
+        numbers: Mapping[str, Any] = self.models[names[0]]["last"]
         return numbers
 
     def export(
         self,
         output: str | PathLike[str] | None = None,
         *,
-        round: str = "last",
         model: str = "",
         onnx: bool = False,
     ) -> list[Path]:
         """Write a model of this finished run as `fedskew export` does, and return the files, the model's first.
 
         Args:
-            output: folder to write; None is export/MODEL in the run's folder, or export/MODEL-best.
-            round: last, or best, the one that the setting keep-best kept for the model.
+            output: folder to write; None is export/MODEL in the run's folder.
             model: the deployed model; empty is the method's own.
             onnx: also write ONNX.
 
@@ -84,7 +71,7 @@ class Result:
         from fedskew.export.from_run import TrainedRun, export
         from server_app.run_folder import RunFolder
 
-        trained = TrainedRun(RunFolder(self.folder, moved=True), model, round=round)
+        trained = TrainedRun(RunFolder(self.folder, moved=True), model)
         folder = trained.usual_folder if output is None else Path(output)
         return export(trained, folder, onnx)
 

@@ -18,7 +18,7 @@ from server_app.run_folder import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar, model_line
 
 WITHOUT_EFFECT_ON_COSTS = (WITHOUT_EFFECT_ON_NUMBERS - {"device"}) | {
-    "seed", "rounds", "evaluate-every", "keep-best", "alpha",
+    "seed", "rounds", "evaluate-every", "alpha",
     "learning-rate", "learning-rate-decay", "learning-rate-decay-every",
     "schedule", "schedule-rounds",
     "momentum", "weight-decay", "server-learning-rate", "server-momentum", "server-momentum-form",

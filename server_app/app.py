@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import QUESTION, RUN_SIGNATURE
-from client_app.personal import FINE_TUNED
 from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
 from client_app.state import State
 from data import Federation
@@ -29,13 +28,12 @@ from server_app.checkpoint import (
     hashes,
     head_hashes,
     latest,
-    report_lost_best,
 )
 from server_app.composition import row_name
 from server_app.evaluation import by_group
 from server_app.plugins import check_new_methods, sources_of
 from server_app.record import ModelNumbers, RoundRecord, Seconds, divided
-from server_app.round_selection import BestRounds, refuse_unvalidated, summarize
+from server_app.round_selection import summarize
 from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, model_line
@@ -111,7 +109,6 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
     tune_allocator()
     check_new_methods(settings.general.method)
     federation = federation_of(settings)
-    refuse_unvalidated(settings.general.keep_best, federation)
     folder = RunFolder(settings.folder)
     with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:
@@ -160,7 +157,6 @@ class Run:
     folder: RunFolder
     report_line: LineSink
     trackers: list[Tracker] = field(default_factory=list)
-    best: BestRounds = field(default_factory=BestRounds)
     writer: Writer = field(default_factory=Writer)
 
     def __post_init__(self) -> None:
@@ -283,29 +279,9 @@ class Run:
             return
         for name in STATE:
             setattr(self.strategy, name, getattr(checkpoint, name))
-        self.set_best(checkpoint.best)
-        self.folder.delete_best_files(but=checkpoint.files_in_use)
-        report_lost_best(self.folder, checkpoint, self.report_line)
         self.folder.cut_after(checkpoint.round)
         self.folder.warn_missing_rounds(checkpoint.round, self.report_line)
         self.report_line(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
-
-    def update_best(self, round: int, models: Mapping[str, ModelNumbers]) -> None:
-        """Update each model's best round with the numbers of `round`, if keep-best is set.
-
-        Fine-tuned models are left out, as the clients save none of them.
-        """
-        metric = self.settings.general.keep_best
-        if metric:
-            kept = {name: numbers for name, numbers in models.items() if name != FINE_TUNED}
-            self.set_best(self.best.after(round, metric, kept))
-
-    def set_best(self, best: BestRounds) -> None:
-        """Set the best rounds so far. From the next round on, clients keep their memory of these rounds."""
-        self.best = best
-        # This round's checkpoint is not on the disk yet, so a resume may start from one of the two before it. Their
-        # best rounds are still needed.
-        self.strategy.best_rounds = best.named_since(self.strategy.round - 2)
 
     def checkpoint(self) -> Checkpoint:
         """Return a checkpoint of the round that has just finished.
@@ -314,7 +290,7 @@ class Run:
         the next round trains.
         """
         state = {name: copy(getattr(self.strategy, name)) for name in STATE}
-        return Checkpoint(best=self.best, **state)
+        return Checkpoint(**state)
 
     def save(
         self,
@@ -322,24 +298,21 @@ class Run:
         record: RoundRecord | None = None,
         update_statistics: Callable[[], Sequence[UpdateStatistics]] = tuple,
     ) -> None:
-        """Write the file of a best round, the round's record and its checkpoint, in this order, and report its line.
+        """Write the round's record and its checkpoint, in this order, and report its line.
 
-        A crash in between loses nothing: a checkpoint names only best rounds whose files exist, and a resume deletes a
-        record that has no checkpoint and runs its round again.
+        A crash in between loses nothing: a resume deletes a record that has no checkpoint and runs its round again.
 
         Args:
             checkpoint: the state after the round.
             record: the round's record; None before round 1.
             update_statistics: computes the statistics of the clients' updates, which the record gets.
         """
-        checkpoint.keep_if_best(self.folder)
         if record is not None:
             record = replace(record, updates=update_statistics()).shortened()
             self.folder.add_round(record)
             for tracker in self.trackers:
                 tracker.round(record)
         checkpoint.save(self.folder.checkpoint_file, self.folder.previous_file)
-        self.folder.delete_best_files(but=checkpoint.files_in_use)
         if record is not None:
             self.report_line(record.line)
 
@@ -357,8 +330,6 @@ class Run:
         models: dict[str, ModelNumbers] = {}
         if due:
             models = evaluation.evaluate(kept, evaluation.personal_models(is_last))
-            self.update_best(round, models)
-        models = self.best.marked(round, models)
         if is_last:
             self.folder.write_predictions(kept)
         now = time.perf_counter()

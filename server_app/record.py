@@ -69,8 +69,6 @@ class ModelNumbers:
     """Of at most 20 classes: row the label, column the prediction."""
     positive_class: str | None = None
     """Of two classes the one that auprc, sensitivity and specificity are about."""
-    best: bool | None = None
-    """True where the round was the model's best one so far: the setting keep-best. Else None, which no record has."""
 
     def __getitem__(self, name: str) -> float:
         """Return one of the means; NaN where it was not measured."""

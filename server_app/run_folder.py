@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib import metadata
@@ -148,18 +148,6 @@ class RunFolder:
         ends = (self.summary_file, self.divergence_file)
         for file in (*ends, self.rounds_file, *states, self.settings_file):
             file.unlink(missing_ok=True)
-        self.delete_best_files()
-
-    def best_file(self, round: int) -> Path:
-        """Return the file of a best round: the setting keep-best."""
-        return self.path / f"best-{round:06d}.safetensors"
-
-    def delete_best_files(self, but: Collection[int] = ()) -> None:
-        """Delete the files of best rounds, `but` those of these rounds."""
-        kept = {self.best_file(round) for round in but}
-        for file in self.path.glob("best-*.safetensors"):
-            if file not in kept:
-                file.unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run, or None; one that is cut short, changed or another run's is none."""

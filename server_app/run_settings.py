@@ -44,7 +44,6 @@ from data.sites import agreement_of, in_messages
 from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
 from server_app.plugins import load_agreed_module, register, sources_of
-from server_app.round_selection import METRICS
 from strategies.core.node_assignment import ExchangeSettings
 from strategies.core.server import ServerMethod
 from strategies.core.server_optimizer import FORMS, RULES, ServerOptimizer
@@ -63,9 +62,6 @@ TENSORBOARD, MLFLOW, WANDB = (
     for package in ("tensorboard", "mlflow", "wandb")
 )
 """The rules of the settings tensorboard, mlflow and wandb: true needs the installed package."""
-
-
-BEST = Rule(lambda metric: metric in ("", *METRICS), f"must be one of {', '.join(METRICS)}")
 
 
 @dataclass(frozen=True)
@@ -87,8 +83,6 @@ class GeneralSettings(Settings):
     """Seed of everything random: data draws, partition, first weights, sampling, batches."""
     evaluate_every: Annotated[int, Ge(0)] = 1
     """Evaluate every this many rounds, and always the last one; 0 evaluates the last round only."""
-    keep_best: Annotated[str, BEST, When("rounds"), When("evaluate_every")] = ""
-    """Metric on validation data by which the run also keeps each model's best round; empty keeps only the last."""
     server_optimizer: Annotated[str, OneOf("momentum", *RULES)] = "momentum"
     """The server optimizer: momentum, or adagrad, adam or yogi, which adapt the step of each coordinate."""
     server_learning_rate: Annotated[float, Gt(0)] = 1.0

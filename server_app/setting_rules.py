@@ -15,14 +15,12 @@ from client_app.models import (
 )
 from client_app.models import check as check_model_settings
 from client_app.models.backbone import check_weights, sha256_of
-from client_app.ranking import MOST_RANKED
 from client_app.variants import VARIANTS
 from data import SettingError
 from data.agreement import Agreement
 from server_app.composition import closed_form_methods
 from server_app.methods import METHODS
 from server_app.plugins import sources_of
-from server_app.round_selection import RANKINGS
 from server_app.run_settings import RunSettings, takes_batch_norm
 from strategies import SERVER_METHODS
 from strategies.core.server import needs_holdout
@@ -38,7 +36,7 @@ def check(run: RunSettings) -> None:
     """Raise SettingError for the first rule that the settings of a run break."""
     check_between_sites(run)
     check_rounds(run)
-    check_validation(run)
+    check_positive_class(run)
     check_training(run)
     check_model(run)
     check_variants(run)
@@ -129,30 +127,17 @@ def needs_rounds(name: str) -> bool:
     return trains or of_rounds or not method.deploy
 
 
-def check_validation(run: RunSettings) -> None:
-    """Raise SettingError for a positive class, or a metric of keep-best, that the data do not have.
-
-    Whether one's own data have validation samples is known when they are read: `round_selection.refuse_unvalidated`.
-    """
-    data = run.data
-    if run.general.positive_class:
-        names = data.class_names
-        if len(names) != 2:
-            rule = f"has no effect: {data.dataset} has {len(names)} classes, and numbers of two have a positive one"
-            raise run.error("positive-class", rule)
-        if run.general.positive_class not in names:
-            raise run.error("positive-class", f"must be one of {', '.join(names)}")
-    if not run.general.keep_best:
+def check_positive_class(run: RunSettings) -> None:
+    """Raise SettingError for a positive class that the data do not have."""
+    stated = run.general.positive_class
+    if not stated:
         return
-    if run.agreement is not None:
-        rule = "needs validation data, and sites keep theirs to themselves"
-        raise run.error("keep-best", rule)
-    if data.evaluate_on != "test":
-        rule = "needs validation data, and evaluate-on = validation makes them the test set"
-        raise run.error("keep-best", rule, "use evaluate-on = test")
-    if run.general.keep_best in RANKINGS and data.num_classes > MOST_RANKED:
-        rule = f"is measured for at most {MOST_RANKED} classes, and {data.dataset} has {data.num_classes}"
-        raise run.error("keep-best", rule)
+    names = run.data.class_names
+    if len(names) != 2:
+        rule = f"has no effect: {run.data.dataset} has {len(names)} classes, and numbers of two have a positive one"
+        raise run.error("positive-class", rule)
+    if stated not in names:
+        raise run.error("positive-class", f"must be one of {', '.join(names)}")
 
 
 def check_training(run: RunSettings) -> None:

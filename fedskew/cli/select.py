@@ -46,8 +46,6 @@ def select(
     for key in ("method", "seed", "evaluate-every", "evaluate-on"):
         rule = "is what a selection sets itself: methods are stated by --method"
         require(key not in given, key, given.get(key, ""), rule)
-    rule = "has no effect: a selection measures its runs in the last round alone"
-    require("keep-best" not in given, "keep-best", given.get("keep-best", ""), rule)
     methods = words("method", method or [])
     check_settings(given, methods)
     # with torch, which takes seconds

@@ -16,7 +16,6 @@ from fedskew.engines import ANY, Resources
 from fedskew.experiments.plan import Cell
 from fedskew.sweep.progress import Job, JobResult, Overview
 from server_app.plugins import check_new_methods
-from server_app.round_selection import refuse_unvalidated
 from server_app.run_folder import PACKAGES, RunFolder, divergence_words
 from server_app.run_settings import RunSettings
 
@@ -148,7 +147,6 @@ def unusable_data(jobs: Sequence[Job], console: Console) -> dict[str, JobResult]
             # Downloads what may be downloaded.
             federation = federate(data, job.settings.general.seed)
             refuse_untrainable(data, federation)
-            refuse_unvalidated(job.settings.general.keep_best, federation)
             print_warnings(data, federation, console, warned)
         except DataError as error:
             unusable[data] = JobResult(reason=str(error))

@@ -13,7 +13,6 @@ import torch
 from client_app.client import Variant
 from client_app.column_sums import STANDARDIZATION, ColumnSums, asks_for_column_sums
 from client_app.handlers import ExpectedState
-from client_app.memory import BEST_ROUNDS
 from client_app.models import Classifier
 from client_app.run_spec import RunSpec
 from client_app.serialization import Expected
@@ -194,8 +193,6 @@ class Rounds:
             part.name: part.initial_state(self.server) for part in self.parts
         }
         self.deployed: dict[str, State] = {AVERAGE: self.shared}
-        self.best_rounds: Sequence[int] = ()
-        """Rounds whose memory the clients keep, in addition to that of the latest rounds."""
         self.last = Round(())
         self._began = 0.0
 
@@ -250,10 +247,7 @@ class Rounds:
         states = {"model": self.shared}
         for name, state in self.broadcast().items():
             states[f"broadcast/{name}"] = state
-        task: dict[str, int | str] = {"round": self.server.round}
-        if self.best_rounds:
-            task[BEST_ROUNDS] = " ".join(map(str, self.best_rounds))
-        return self.request(TRAIN, task, states)
+        return self.request(TRAIN, {"round": self.server.round}, states)
 
     def broadcast(self) -> dict[str, State]:
         """Return the states sent to clients in addition to the model, by variant."""

@@ -58,7 +58,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
 def test_a_killed_process_resumes(
     train: Train, tmp_path: Path, whole: FinishedRun, place: str
 ) -> None:
-    """By kill -9; test_keep_best.py stops a run at every single write."""
+    """By kill -9; test_killed_at_writes.py stops a run at every single write."""
     kill(tmp_path / "results", place, KEEPING)
     started = RunFolder(small(tmp_path / "results", **KEEPING).folder)
     assert started.summary() is None
