@@ -32,7 +32,7 @@ from server_app.checkpoint import (
 from server_app.composition import row_name
 from server_app.evaluation import by_group
 from server_app.plugins import check_new_methods, sources_of
-from server_app.record import ModelNumbers, RoundRecord, Seconds, divided
+from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import summarize
 from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
@@ -334,34 +334,27 @@ class Run:
             self.folder.write_predictions(kept)
         now = time.perf_counter()
         last = self.strategy.last
-        known, _ = divided(Seconds, last.seconds)
-        seconds = Seconds(**known, evaluation=now - began, round=now - self.round_began)
+        seconds = replace(last.seconds, evaluation=now - began, round=now - self.round_began)
         self.round_began = now
         evaluated_by = "nobody"
         if due:
             evaluated_by = "clients" if evaluation.by_clients else "server"
-        record = RoundRecord(
+        of_round = replace(
+            last,
             round=round,
-            models=models,
-            evaluated_by=evaluated_by,
-            loss=last.loss,
-            clients=list(last.clients),
             failures={**evaluation.unmeasured, **last.failures},
-            bytes_down=last.bytes_down,
-            bytes_up=last.bytes_up,
             seconds=seconds,
-            workers=[dict(worker) for worker in last.workers],
-            strays=last.unsolicited,
-            method_numbers=last.method_numbers or None,
             metrics={**last.metrics, **by_group(last.metrics, evaluation.groups)},
         )
+        record = RoundRecord(**vars(of_round), models=models, evaluated_by=evaluated_by)
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
         line = round_line(record, self.settings)
         record = replace(record, line=f"{line}{hint}")
-        self.writer.begin(partial(self.save, self.checkpoint(), record, last.update_statistics))
-        # The replaced function refers to all updates. Only the writer keeps a reference now, so that their memory is
-        # freed once they are recorded.
-        self.strategy.last = replace(last, update_statistics=tuple)
+        statistics = self.strategy.update_statistics
+        self.writer.begin(partial(self.save, self.checkpoint(), record, statistics))
+        # It refers to all updates. Only the writer keeps a reference now, so that their memory is freed once they are
+        # recorded.
+        self.strategy.update_statistics = tuple
 
 
 def round_line(record: RoundRecord, settings: RunSettings) -> str:

@@ -173,13 +173,13 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
         last = rounds.last
         failures = {client: f"{question}: {reason}" for client, reason in exchange.failures.items()}
         failures |= last.failures  # why a client took no part in the round itself comes first
-        server_seconds = last.seconds["server"] + time.perf_counter() - began
+        server_seconds = last.seconds.server + time.perf_counter() - began
         rounds.last = replace(
             last,
             failures=dict(sorted(failures.items())),
             bytes_down=last.bytes_down + size(rounds.shared) * rounds.clients,
             bytes_up=last.bytes_up + sum(map(size, answers.values())),
-            seconds={**last.seconds, "server": server_seconds},
+            seconds=replace(last.seconds, server=server_seconds),
             metrics={**last.metrics, **result.metrics},
         )
 

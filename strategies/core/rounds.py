@@ -30,10 +30,11 @@ from strategies.core.exchange import (
 )
 from strategies.core.masked_sums import MaskedSums
 from strategies.core.node_assignment import ExchangeSettings, NodeAssigner
-from strategies.core.server import AVERAGE, Diverged, Numbers, Server, ServerMethod, Update
+from strategies.core.server import AVERAGE, Diverged, Server, ServerMethod, Update
 from strategies.core.server_optimizer import ServerOptimizer
 from strategies.core.update_statistics import (
-    MethodNumbers,
+    Round,
+    Seconds,
     UpdateStatistics,
     method_numbers,
     update_statistics,
@@ -52,36 +53,6 @@ HEAVY_SHARE = 0.9
 samples."""
 HEADER_BYTES = 2**16
 """Bytes allowed for the names and shapes in a record, in addition to its tensors."""
-
-
-@dataclass
-class Round:
-    """A finished round's statistics for its record, except the models' metrics."""
-
-    clients: Sequence[int]
-    """Clients whose updates were used."""
-    failures: Mapping[int, str] = field(default_factory=dict)
-    """By client, why its update was not used."""
-    unsolicited: Sequence[str] = ()
-    """One sentence per reply or record that a node sent without being asked."""
-    update_statistics: Callable[[], Sequence[UpdateStatistics]] = tuple
-    """Computes how each used update moved the model. It is called while the next round trains, and the updates stay in
-    memory until then."""
-    loss: float = math.nan
-    """Mean training loss, weighted by samples."""
-    bytes_down: int = 0
-    """Bytes of model and broadcasts times the number of clients asked, as if each client had its own node."""
-    bytes_up: int = 0
-    """Bytes of the models and uploads that were used."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """clients: from the request to the last reply; client-work: the clients' own time, summed; server: combine and
-    deploy."""
-    workers: Sequence[Mapping[str, object]] = ()
-    """The processes that ran the clients: process id, device, visible GPUs, and the GPU's model."""
-    metrics: Numbers = field(default_factory=dict)
-    """Numbers that the server methods record, by name."""
-    method_numbers: Mapping[str, MethodNumbers] = field(default_factory=dict)
-    """Numbers that the clients' methods contribute, by VARIANT/NAME."""
 
 
 @dataclass
@@ -193,7 +164,10 @@ class Rounds:
             part.name: part.initial_state(self.server) for part in self.parts
         }
         self.deployed: dict[str, State] = {AVERAGE: self.shared}
-        self.last = Round(())
+        self.last = Round(0)
+        self.update_statistics: Callable[[], Sequence[UpdateStatistics]] = tuple
+        """Computes how each update of the last round moved the model. It is called while the next round trains, and the
+        updates stay in memory until it is replaced."""
         self._began = 0.0
 
     @property
@@ -306,10 +280,11 @@ class Rounds:
             up += size(answers) * (1 if stacked else self.clients)
         seconds = time.perf_counter() - self._began
         self.last = Round(
+            0,
             clients=list(range(self.clients)),
             bytes_down=size(self.shared) * self.clients * len(self.server.answers),
             bytes_up=up,
-            seconds={"clients": 0.0, "client-work": 0.0, "server": seconds},
+            seconds=Seconds(server=seconds),
             metrics=result.metrics,
         )
 
@@ -352,22 +327,23 @@ class Rounds:
             uploaded += sum(map(size, update.uploads.values()))
         losses = [update.metrics["loss"] * update.examples / total for update in updates]
         client_work = [update.metrics["seconds"] for update in updates]
+        self.update_statistics = partial(update_statistics, self.server, updates)
         self.last = Round(
+            number,
             clients=[update.client for update in updates],
             failures=dict(sorted(exchange.failures.items())),
-            unsolicited=exchange.unsolicited,
-            update_statistics=partial(update_statistics, self.server, updates),
+            strays=exchange.unsolicited,
             loss=math.fsum(losses),
             bytes_down=down * len(exchange.asked),
             bytes_up=uploaded,
-            seconds={
-                "clients": answered - self._began,
-                "client-work": math.fsum(client_work),
-                "server": time.perf_counter() - answered,
-            },
+            seconds=Seconds(
+                clients=answered - self._began,
+                client_work=math.fsum(client_work),
+                server=time.perf_counter() - answered,
+            ),
             workers=workers_of(exchange),
             metrics=result.metrics,
-            method_numbers=method_numbers(updates),
+            method_numbers=method_numbers(updates) or None,
         )
 
     def result(self, updates: Sequence[Update]) -> RoundResult:

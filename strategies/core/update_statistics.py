@@ -1,16 +1,16 @@
-"""Statistics of each client's update in a round, for the records, so that outliers can be found."""
+"""What a round leaves for its record, with statistics of each client's update by which outliers are found."""
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from client_app.state import State
-from strategies.core.server import Server, Update
+from strategies.core.server import Numbers, Server, Update
 
 MOST = 100
 """Clients that a round's record tells of one by one, at most."""
@@ -40,6 +40,48 @@ class MethodNumbers:
     """Weighted by training samples, over the clients that sent it."""
     values: Sequence[float]
     """In the order of the round's clients, of more than MOST the first; NaN for a client that did not send it."""
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """The seconds of a round."""
+
+    clients: float = 0.0
+    """From the request to the last reply."""
+    client_work: float = 0.0
+    """The clients' own time, summed."""
+    server: float = 0.0
+    """To check and combine the replies, and to deploy."""
+    evaluation: float = 0.0
+    round: float = 0.0
+    """All of it, and what is none of these."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A finished round, but for the models' metrics, which its record adds."""
+
+    round: int
+    _: KW_ONLY
+    clients: Sequence[int] = ()
+    """Clients whose updates were used."""
+    failures: Mapping[int, str] = field(default_factory=dict)
+    """By client, why its update, its answer or its evaluation is missing."""
+    strays: Sequence[str] = ()
+    """One sentence per reply or record that a node sent without being asked."""
+    loss: float = math.nan
+    """Mean training loss in nats, weighted by samples."""
+    bytes_down: int = 0
+    """Bytes of model and broadcasts times the number of clients asked, as if each client had its own node."""
+    bytes_up: int = 0
+    """Bytes of the models and uploads that were used."""
+    seconds: Seconds = Seconds()
+    workers: Sequence[Mapping[str, object]] = ()
+    """The processes that ran the clients: process id, device, visible GPUs, and the GPU's model."""
+    metrics: Numbers = field(default_factory=dict)
+    """Numbers that the server methods record, by name."""
+    method_numbers: Mapping[str, MethodNumbers] | None = None
+    """Numbers that the clients' methods contribute, by VARIANT/NAME; None where they have none."""
 
 
 def method_numbers(updates: Sequence[Update]) -> dict[str, MethodNumbers]:

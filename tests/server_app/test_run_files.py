@@ -15,9 +15,9 @@ from client_app.metrics import Scores
 from data import federate, load
 from server_app import run_folder
 from server_app.evaluation import metrics_from
-from server_app.record import ModelNumbers, RoundRecord, Seconds, Spread
+from server_app.record import ModelNumbers, RoundRecord, Spread
 from server_app.run_folder import RunFolder
-from strategies.core.update_statistics import UpdateStatistics
+from strategies.core.update_statistics import Seconds, UpdateStatistics
 
 Train = Callable[..., FinishedRun]
 CHANGES = {"method": "creff+fedshift", "validation_fraction": 0.2, "evaluate_every": 2, "rounds": 3}

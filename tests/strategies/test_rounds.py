@@ -108,10 +108,10 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
     assert last.loss == pytest.approx(0.1 * 0.5 + 0.3 * 1.5 + 0.6 * 2.5)
     assert last.bytes_down == 3 * (MODEL_BYTES + COUNTS_BYTES)
     assert last.bytes_up == 3 * MODEL_BYTES
-    assert last.seconds["client-work"] == 9.0
-    assert 0 <= last.seconds["clients"] < 600 and 0 <= last.seconds["server"] < 600
+    assert last.seconds.client_work == 9.0
+    assert 0 <= last.seconds.clients < 600 and 0 <= last.seconds.server < 600
     assert last.workers == [{"process": 10}, {"process": 30}, {"process": 60}]
-    norms = [entry.norm for entry in last.update_statistics()]
+    norms = [entry.norm for entry in rounds.update_statistics()]
     root = (CLASSES * (INPUTS + 1)) ** 0.5
     assert norms == pytest.approx([root, 2 * root, 3 * root])
     # What the server must know of the clients in the next round.
