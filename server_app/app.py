@@ -26,7 +26,6 @@ from server_app.checkpoint import (
     Checkpoint,
     Writer,
     hashes,
-    head_hashes,
     latest,
 )
 from server_app.composition import row_name
@@ -51,7 +50,7 @@ from server_app.sites import (
 )
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, trackers_of
-from strategies.core.exchange import TooFewReplies, client_name
+from strategies.core.exchange import client_name
 from strategies.core.questions import ask_class_prior, run_rounds
 from strategies.core.server import Diverged
 from strategies.core.update_statistics import UpdateStatistics
@@ -120,15 +119,6 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
             divergence = with_remedy(error, settings, federation)
             folder.write_divergence(divergence, settings.training.learning_rate)
             raise divergence from error
-        except TooFewReplies as error:
-            if not error.not_finite:
-                raise
-            # Too few are left because numbers of some were not finite: for the run that is the same.
-            round = work.strategy.round + 1
-            divergence = Diverged(round, str(error), client=error.not_finite[0])
-            divergence = with_remedy(divergence, settings, federation)
-            folder.write_divergence(divergence, settings.training.learning_rate)
-            raise TooFewReplies(f"{error} ({divergence.remedy})", error.not_finite) from error
         finally:
             for tracker in work.trackers:
                 tracker.end(folder.summary())
@@ -264,7 +254,6 @@ class Run:
             **summary,
             "failures": sum(record.failed for record in records),
             "hash": hashes(self.strategy, self.folder.path),
-            **head_hashes(self.strategy),
             "partition-hash": self.federation.hash,
             "seconds-of-this-start": time.perf_counter() - began,
         }

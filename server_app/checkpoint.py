@@ -136,17 +136,6 @@ def check_memory(folder: RunFolder, checkpoint: Checkpoint) -> None:
             state.load_memory(of_client)
 
 
-def head_hashes(strategy: Rounds) -> dict[str, dict[str, str]]:
-    """Return for the summary a hash of each model with a head in closed form; nothing where there is none."""
-    heads = [part.name for part in strategy.deploys if "fixed-features" in part.needs]
-    digests = {
-        name: digest([strategy.deployed[name]])
-        for name in sorted(heads)
-        if name in strategy.deployed
-    }
-    return {"model-hashes": digests} if digests else {}
-
-
 def hashes(strategy: Rounds, run_folder: Path) -> dict[str, str]:
     """Return the run's hashes: one for shared, deployed and client memory together, and one for each.
 

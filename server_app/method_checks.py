@@ -38,15 +38,11 @@ MEMORY = "0" * 64
 """Stands for the digest of a client's memory, which no trial writes into a file."""
 
 
-def check(method: Method) -> list[str]:
-    """Try a method and return what was checked, a sentence each.
-
-    Raises ContractViolation with the rule that it breaks.
-    """
+def check(method: Method) -> None:
+    """Try a method. Raises ContractViolation with the rule that it breaks."""
     for counts in COUNTS:
         try:
-            trial = TrialRun(method, counts)
-            first = trial.run()
+            first = TrialRun(method, counts).run()
             repeated = TrialRun(method, counts).run()
         except ContractViolation:
             raise
@@ -56,20 +52,6 @@ def check(method: Method) -> list[str]:
         if first != repeated:
             rule = "gives other numbers when it is repeated: draw from client.generator"
             raise ContractViolation(rule)
-    # A rule about a thing that no part of the method does is left out.
-    answered = [
-        f"It accepts the answers to its question {variant.upload.question}."
-        for variant in trial.variants
-        if variant.upload.question
-    ]
-    return [
-        "It trains two rounds where a client lacks classes, holds one class alone, and holds a single sample.",
-        "It gives the same bits when it is repeated.",
-        "It changes no tensor that the client or the server gives it.",
-        "Its model keeps the names, shapes and types of the tensors, and every number is finite.",
-        "It uploads the tensors that it states.",
-        *answered,
-    ]
 
 
 class TrialRun(Rounds):

@@ -47,29 +47,22 @@ def installed() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=GROUP)} - METHODS.keys())
 
 
-def load_agreed_module(method: str, model: str, dataset: str) -> None:
-    """Between sites, load the coordinator's copy of the agreed module where the method or the model names it.
+def register(method: str, model: str, dataset: str) -> None:
+    """Let this process know the user's own among the names of `a+b`; what is no name at all, `compose` refuses.
 
-    The copy is beside federation.toml. It is loaded before `register` could import a module of the same name from the
-    working folder. Raises DataError for a copy that is missing or has another sha256 than the agreed one.
+    Between sites, the coordinator's copy of the agreed module, beside federation.toml, is loaded first where the method
+    or the model names it: before a module of the same name could be imported from the working folder. Raises DataError
+    for a copy that is missing or has another sha256 than the agreed one.
     """
-    own = set()
-    for name in (model, *method.split("+")):
-        module, colon, _ = name.strip().partition(":")
-        if colon:
-            own.add(module)
-    if not own or not is_sites(dataset):
-        return
-    agreement = agreement_of(dataset)
-    if agreement.module in own:
-        file = file_of(dataset).with_name(f"{agreement.module}.py")
-        load_agreed(agreement.module, read_agreed(agreement, file, str(file)), file)
-
-
-def register(method: str) -> None:
-    """Let this process know the user's own among the names of `a+b`; what is no name at all, `compose` refuses."""
-    for name in method.split("+"):
-        find(name.strip())
+    names = [name.strip() for name in method.split("+")]
+    if is_sites(dataset):
+        own = {name.partition(":")[0] for name in (model, *names) if ":" in name}
+        agreement = agreement_of(dataset) if own else None
+        if agreement is not None and agreement.module in own:
+            file = file_of(dataset).with_name(f"{agreement.module}.py")
+            load_agreed(agreement.module, read_agreed(agreement, file, str(file)), file)
+    for name in names:
+        find(name)
 
 
 def enter(name: str, thing: Any, module: str) -> Method:
@@ -100,15 +93,12 @@ def breaks_contract(name: str, reason: str) -> SettingError:
     return SettingError("method", name, f"breaks the contract of methods: {reason}")
 
 
-def check_contract(method: Method) -> list[str]:
-    """Train two tiny clients with a method (method_checks.py), and return what was checked, a sentence each.
-
-    Raises SettingError with the rule of the contract that it breaks.
-    """
+def check_contract(method: Method) -> None:
+    """Train two tiny clients with a method. Raises SettingError with the rule of the contract that it breaks."""
     from server_app.method_checks import check  # with flwr, which a plan does without
 
     try:
-        return check(method)
+        check(method)
     except ContractViolation as violation:
         raise breaks_contract(method.name, str(violation)) from violation
 

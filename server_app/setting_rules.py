@@ -37,9 +37,9 @@ def check(run: RunSettings) -> None:
     check_between_sites(run)
     check_rounds(run)
     check_positive_class(run)
-    check_training(run)
+    check_finetuning(run)
     check_model(run)
-    check_variants(run)
+    check_needs(run)
 
 
 def check_between_sites(run: RunSettings) -> None:
@@ -101,19 +101,13 @@ def check_agreed_weights(run: RunSettings, agreement: Agreement) -> None:
 
 
 def check_rounds(run: RunSettings) -> None:
-    """Raise SettingError for a head in closed form, or for rounds = 0, where something trains the features."""
-    heads = [part.name for part in run.deploys if "fixed-features" in part.needs]
-    if heads and not run.has_fixed_features:
-        rule = f"{' and '.join(heads)} needs features that stay as they are: {FIX_FEATURES}"
-        raise run.error("method", rule)
+    """Raise SettingError for rounds = 0 where anything but heads in closed form is made."""
     if run.general.rounds:
         return
     rule = f"is for heads in closed form alone ({', '.join(closed_form_methods())})"
     training = [name for name in run.parts.names if needs_rounds(name)]
     if training:
         raise run.error("rounds", f"{rule}, and {' and '.join(training)} trains")
-    if not heads:
-        raise run.error("rounds", rule)
     if run.data.augmentation != "none":
         rule = "has no effect with rounds = 0: heads in closed form are made of images as they are"
         raise run.error("augmentation", rule)
@@ -140,18 +134,9 @@ def check_positive_class(run: RunSettings) -> None:
         raise run.error("positive-class", f"must be one of {', '.join(names)}")
 
 
-def check_training(run: RunSettings) -> None:
-    """Raise SettingError for local training, or fine-tuning, that a part of the method cannot take."""
+def check_finetuning(run: RunSettings) -> None:
+    """Raise SettingError for fine-tuning that has nothing to draw with, to begin with, or to step with."""
     training = run.training
-    needing = [variant.name for variant in run.variants if "sgd" in variant.needs]
-    needing += [part.name for part in run.serving if "sgd" in part.needs]
-    for name in needing:
-        if training.optimizer != "sgd":
-            rule = f"does not go with {name}, whose equations assume SGD"
-            raise run.error("optimizer", rule, "use optimizer = sgd")
-    for part in run.serving:
-        if part.needs_holdout and not run.data.holdout_per_class:
-            raise needs_holdout(part.name)
     draws = any(overrides(variant, "sample_weights") for variant in run.variants)
     if training.finetune_sampling == "method" and not draws:
         raise run.error("finetune-sampling", "needs a method that draws samples, as iwds")
@@ -173,44 +158,51 @@ def check_model(run: RunSettings) -> None:
         raise run.error("model", rule, "model = linear takes these")
     if run.model.weights:
         check_weights(model, run.model.weights)
-    if run.model.freeze == "all" or run.model.components:
+    if run.keeps_features and data.augmentation != "none":
         setting = "freeze = all" if run.model.freeze == "all" else "components"
-        kept = f"has no effect on features that are kept ({setting}): an image's are computed once"
-        if data.augmentation != "none":
-            raise run.error("augmentation", kept)
+        rule = f"has no effect on features that are kept ({setting}): an image's are computed once"
+        raise run.error("augmentation", rule)
     if run.model.norm == "group" and not takes_batch_norm(model, data, PLAIN):
         rule = f"has no effect: {model} has no batch norm"
         raise run.error("norm", rule, with_batch_norm(run))
-    if run.has_batch_norm and run.training.batch_size == 1:
+    if run.training.batch_size == 1 and run.has_batch_norm:
         rule = (
             f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
         )
         raise run.error("batch-size", rule)
 
 
-def check_variants(run: RunSettings) -> None:
-    """Raise SettingError for a variant that does not go with the model or with the data."""
+def check_needs(run: RunSettings) -> None:
+    """Raise SettingError for a part of the method whose needs the model, the data or the training do not meet."""
     method = run.general.method
     inputs = "" if len(run.data.shape) == 3 else f"vectors of {run.data.input_shape}"
-    if run.model.freeze == "all" or run.model.components:
+    if run.keeps_features:
         inputs = "kept features"
-    for variant in run.variants:
-        name = variant.name
-        if "batch-norm" in variant.needs and not run.has_batch_norm:
-            if run.model.norm == "group":
-                rule = f"has group norm in the place of batch norm, which {method} keeps local ({name})"
-                raise run.error("model", rule, "leave out norm = group")
+    for part in (*run.variants, *run.serving):
+        name = part.name
+        if "sgd" in part.needs and run.training.optimizer != "sgd":
+            rule = f"does not go with {name}, whose equations assume SGD"
+            raise run.error("optimizer", rule, "use optimizer = sgd")
+        if "fixed-features" in part.needs and not run.has_fixed_features:
+            rule = f"{name} needs features that stay as they are: {FIX_FEATURES}"
+            raise run.error("method", rule)
+        if "batch-norm" in part.needs and not run.has_batch_norm:
             rule = f"has no batch norm, which {method} keeps local ({name})"
             raise run.error("model", rule, with_batch_norm(run))
-        if "own-head" in variant.needs and run.has_fixed_features:
+        if "own-head" in part.needs and run.has_fixed_features:
             rule = f"has no layer that {method} would share: none but the head trains ({name})"
             raise run.error("model", rule)
-        if "images" in variant.needs and inputs:
+        if "images" in part.needs and inputs:
             raise run.error("method", f"changes images ({name}), and the inputs are {inputs}")
+    for part in run.serving:
+        if part.needs_holdout and not run.data.holdout_per_class:
+            raise needs_holdout(part.name)
 
 
 def with_batch_norm(run: RunSettings) -> str:
-    """Return the sentence that names the built-in models that have batch norm and take these data."""
+    """Return how the model gets batch norm, or the built-in models that have it and take these data."""
+    if run.model.norm == "group":
+        return "leave out norm = group"
     names = []
     for name in MODELS:
         try:

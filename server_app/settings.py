@@ -30,7 +30,7 @@ from data import DataSettings, SettingError, Settings, require, resolve
 from data.readers.catalog import KNOWN, SITES_PREFIX, has_domains, is_own, is_sites, members
 from server_app.composition import ComposedMethod, compose, section_types
 from server_app.keys import built, no_such, read_text, read_texts, typed
-from server_app.plugins import load_agreed_module, register
+from server_app.plugins import register
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from server_app.setting_rules import check
 from strategies.core.node_assignment import ExchangeSettings
@@ -125,9 +125,7 @@ def values_in_force(config: Mapping[str, Any]) -> tuple[dict[str, Scalar], Compo
     a wrong type, a value that contradicts what the method's name means, and one that would change nothing beside the
     parts.
     """
-    method, model, dataset = (str(config.get(key, "")) for key in ("method", "model", "dataset"))
-    load_agreed_module(method, model, dataset)
-    register(method)
+    register(*(str(config.get(key, "")) for key in ("method", "model", "dataset")))
     default_values = defaults()
     values: dict[str, Scalar] = {}
     for key, value in config.items():

@@ -34,7 +34,6 @@ NAMES = {
     ("summary.json", "rows"): "MODEL",
     ("summary.json", "models"): "MODEL",
     ("summary.json", "models.MODEL"): "SELECTION",
-    ("summary.json", "model-hashes"): "MODEL",
     ("checkpoint.safetensors", "fedskew.clients"): "CLIENT",
 }
 """Objects whose keys are names: the page's word for them."""

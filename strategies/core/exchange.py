@@ -42,14 +42,7 @@ log = logging.getLogger("fedskew")
 
 
 class TooFewReplies(RuntimeError):
-    """Fewer clients sent a valid reply than min-reply-share, or between sites min-sites, demands.
-
-    `not_finite` names the clients whose reply was refused because its numbers are not finite.
-    """
-
-    def __init__(self, reason: str, not_finite: Sequence[str] = ()) -> None:
-        super().__init__(reason)
-        self.not_finite = not_finite
+    """Fewer clients sent a valid reply than min-reply-share, or between sites min-sites, demands."""
 
 
 RECORD_NAME = re.compile(r"(0|[1-9][0-9]{0,8})/(.{1,200})", re.ASCII | re.DOTALL)
@@ -157,8 +150,6 @@ class Exchange:
     """The failures that clients reported themselves; `failures` has their reasons as well."""
     error: str = ""
     """The last error that flwr sent in place of a reply, or why the workers were lost."""
-    not_finite: list[int] = field(default_factory=list)
-    """The clients whose reply was refused because its numbers are not finite."""
     unsolicited: list[str] = field(default_factory=list)
     """One sentence per record or reply that a node sent without being asked."""
     sites: Sequence[str] = ()
@@ -272,10 +263,7 @@ class Exchange:
         rule = "min-sites" if self.sites else f"min-reply-share = {share:g}"
         # The log has all reasons, and in full.
         found = f"{what}: {counts}, and {rule} asks for {least}; {'; '.join(reasons[:5])}"
-        # They are to blame only where their replies would have been enough.
-        to_blame = self.not_finite if len(self.answers) + len(self.not_finite) >= least else ()
-        names = [client_name(client, self.sites) for client in to_blame]
-        raise TooFewReplies(found, names)
+        raise TooFewReplies(found)
 
 
 def is_no_reply(failure: str) -> bool:

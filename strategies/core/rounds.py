@@ -428,24 +428,25 @@ class Rounds:
     def checked(self, exchange: Exchange) -> list[Update]:
         """Return the valid updates, sorted by client, and refuse the other answers in `exchange`.
 
-        Raises Diverged if no update is valid and some are not finite or impossibly large.
+        Raises Diverged if too few are valid because some are not finite or impossibly large.
         """
         updates = []
         diverged = []
-        parts = self.parts
         for client in sorted(exchange.answers):
             answer = exchange.answers[client]
             try:
-                updates.append(checked_update(client, answer, self.server, self.expected, parts))
+                update = checked_update(client, answer, self.server, self.expected, self.parts)
+                updates.append(update)
             except RejectedUpdate as reason:
                 exchange.refuse(client, str(reason))
                 if isinstance(reason, UpdateOutOfRange):
                     diverged.append(client)
-                    exchange.not_finite.append(client)
-        if diverged and not updates:
-            first = diverged[0]
-            name = client_name(first, self.assigner.names)
-            words = f"{name}: {exchange.failures[first]}"
+        least = exchange.least(self.exchange_settings.min_reply_share)
+        # They are to blame only where their replies would have been enough.
+        enough_with_them = len(updates) + len(diverged) >= least
+        if diverged and len(updates) < least and (enough_with_them or not updates):
+            name = client_name(diverged[0], self.assigner.names)
+            words = f"{name}: {exchange.failures[diverged[0]]}"
             raise Diverged(self.server.round, words, client=name)
         return updates
 
