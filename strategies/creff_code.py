@@ -1,6 +1,6 @@
 """CReFF with the settings of its authors' code that differ from the paper (Shang et al., IJCAI 2022)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -12,7 +12,7 @@ from client_app.state import State
 from client_app.variants.feature_gradients import with_bias, with_constant
 from strategies.core.server import Unit
 from strategies.creff import FederatedFeatures, feature_gradients
-from strategies.head import train_head_in_batches
+from strategies.head import descend
 
 HEAD_BATCH, HEAD_RATE = 32, 0.01
 """Features in a mini-batch of the head's training, and its learning rate."""
@@ -51,15 +51,13 @@ class CReFFCode(FederatedFeatures):
         self, head: State, features_ND: Tensor, labels_N: Tensor, draws: torch.Generator
     ) -> dict[str, Tensor]:
         """Return the head after its epochs of mini-batches on all features."""
-        return train_head_in_batches(
-            head,
-            features_ND,
-            labels_N,
-            epochs=self.head_epochs,
-            batch_size=HEAD_BATCH,
-            learning_rate=HEAD_RATE,
-            draws=draws,
-        )
+        return descend(head, features_ND, labels_N, self.batches(labels_N, draws), HEAD_RATE)
+
+    def batches(self, labels_N: Tensor, draws: torch.Generator) -> Iterator[Tensor]:
+        """Yield the indices of every epoch's mini-batches, in a new order; the last one may be smaller."""
+        for _ in range(self.head_epochs):
+            order_N = torch.randperm(len(labels_N), generator=draws)
+            yield from torch.split(order_N.to(labels_N.device), HEAD_BATCH)
 
 
 def guarded_distances(left: Tensor, right: Tensor) -> Tensor:

@@ -47,10 +47,9 @@ def ask(
     broadcast: Mapping[str, State] | None = None,
 ) -> Exchange:
     """Ask every client a question about the shared weights; `broadcast` goes with it, by variant."""
-    states = {"model": rounds.shared}
-    for name, state in (broadcast or {}).items():
-        states[f"broadcast/{name}"] = state
-    return rounds.ask(grid, range(rounds.clients), rounds.request(QUERY, task, states))
+    sent = {f"broadcast/{name}": state for name, state in (broadcast or {}).items()}
+    request = rounds.request(QUERY, task, {"model": rounds.shared, **sent})
+    return rounds.ask(grid, range(rounds.clients), request)
 
 
 def ask_readiness(rounds: Rounds, grid: Grid) -> Exchange:
