@@ -1,6 +1,5 @@
 """Rounds: sample clients, collect replies, validate, combine, deploy, and record."""
 
-import logging
 import math
 import random
 import time
@@ -47,10 +46,6 @@ from strategies.core.validation import (
     not_finite,
 )
 
-log = logging.getLogger("fedskew")
-HEAVY_SHARE = 0.9
-"""A site that reports more than this share of all samples is named in a warning, unless federation.toml bounds its
-samples."""
 HEADER_BYTES = 2**16
 """Bytes allowed for the names and shapes in a record, in addition to its tensors."""
 
@@ -402,28 +397,11 @@ class Rounds:
         if reported.keys() <= known.keys():
             return
         examples = {**reported, **known}  # checked: both say the same of a client
-        self.warn_of_heavy_site(examples)
         # Saved as tensors in `states`, so that the checkpoint includes them.
         self.states["examples"] = {
             "clients": torch.tensor(list(examples)),
             "counts": torch.tensor(list(examples.values())),
         }
-
-    def warn_of_heavy_site(self, reported: Mapping[int, int]) -> None:
-        """Warn about a site that reports more than HEAVY_SHARE of all samples, unless federation.toml limits them."""
-        if len(reported) < 2 or not self.server.sites:
-            return
-        total = sum(reported.values())
-        for client, samples in reported.items():
-            site = self.server.sites[client]
-            if not site.samples and samples > HEAVY_SHARE * total:
-                log.warning(
-                    "site %s states %d of all %d samples, so that its update is nearly the whole mean, and "
-                    "federation.toml agrees on no samples for it",
-                    site.name,
-                    samples,
-                    total,
-                )
 
     def checked(self, exchange: Exchange) -> list[Update]:
         """Return the valid updates, sorted by client, and refuse the other answers in `exchange`.
