@@ -70,7 +70,6 @@ NOT_RUN_HERE = {
     "rounds.jsonl": {
         "workers[].gpu",  # on a GPU
         "failures.CLIENT",  # replies that are refused
-        "strays[]",
         "method-numbers",  # a method of one's own
         "method-numbers.NAME.mean",
         "method-numbers.NAME.values[]",

@@ -271,8 +271,8 @@ class Rounds:
         # and a sum has the size of one.
         up = 0
         for name, answers in self.server.answers.items():
-            stacked = self.server.variants[name].upload.by_client
-            up += size(answers) * (1 if stacked else self.clients)
+            times = 1 if self.server.variants[name].upload.by_client else self.clients
+            up += times * size(answers)
         seconds = time.perf_counter() - self._began
         self.last = Round(
             0,
@@ -327,7 +327,6 @@ class Rounds:
             number,
             clients=[update.client for update in updates],
             failures=dict(sorted(exchange.failures.items())),
-            strays=exchange.unsolicited,
             loss=math.fsum(losses),
             bytes_down=down * len(exchange.asked),
             bytes_up=uploaded,

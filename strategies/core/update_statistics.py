@@ -14,9 +14,9 @@ from strategies.core.server import Numbers, Server, Update
 
 MOST = 100
 """Clients that a round's record tells of one by one, at most."""
-CHUNK, VALUES, KEPT = 2**15, 2**23, 2**24
+CHUNK, VALUES = 2**15, 2**23
 """Coordinates at a time, and of all clients together at most, so that the updates' parts stay in the processor's cache
-for all that is asked of them; and values of all clients up to which the parts are kept for the second pass."""
+for all that is asked of them."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,6 @@ class Round:
     """Clients whose updates were used."""
     failures: Mapping[int, str] = field(default_factory=dict)
     """By client, why its update, its answer or its evaluation is missing."""
-    strays: Sequence[str] = ()
-    """One sentence per reply or record that a node sent without being asked."""
     loss: float = math.nan
     """Mean training loss in nats, weighted by samples."""
     bytes_down: int = 0
@@ -89,11 +87,11 @@ def method_numbers(updates: Sequence[Update]) -> dict[str, MethodNumbers]:
     names = {name for update in updates for name in update.metrics if "/" in name}
     found = {}
     for name in sorted(names):
-        values = [update.metrics.get(name, math.nan) for update in updates]
         sent = [update for update in updates if name in update.metrics]
         total = sum(update.examples for update in sent)
-        parts = [update.metrics[name] * (update.examples / total) for update in sent]
-        found[name] = MethodNumbers(math.fsum(parts), values)
+        mean = math.fsum(update.metrics[name] * (update.examples / total) for update in sent)
+        values = [update.metrics.get(name, math.nan) for update in updates]
+        found[name] = MethodNumbers(mean, values)
     return found
 
 
@@ -101,10 +99,6 @@ def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateS
     """Return the statistics of every update, in the order of the updates."""
     shared = [update.shared for update in updates]
     parts = partial(steps, server.start, shared, sorted(server.parameters))
-    parameters = sum(server.start[name].numel() for name in server.parameters)
-    if len(updates) * parameters <= KEPT:
-        parts = partial(iter, list(parts()))
-
     squares_K = torch.zeros(len(updates), dtype=torch.float64)
     for steps_KP in parts():
         squares_K += torch.linalg.vector_norm(steps_KP, dim=1).double().square()
@@ -140,12 +134,8 @@ def steps(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterat
     """
     width = max(1, min(CHUNK, VALUES // max(1, len(shared))))
     for name in names:
-        begin = start[name]
-        tensors = [state[name] for state in shared]
-        if begin.numel() <= width:  # of many tiny clients, splitting takes longer than the rest
-            yield torch.stack(tensors).sub_(begin).reshape(len(tensors), -1).float()
-            continue
-        parts = [torch.split(tensor.reshape(-1), width) for tensor in (begin, *tensors)]
+        flat = [state[name].reshape(-1) for state in (start, *shared)]
+        parts = [torch.split(tensor_P, width) for tensor_P in flat]
         for begin_P, *values_KP in zip(*parts, strict=True):
             yield torch.stack(values_KP).sub_(begin_P).float()
 

@@ -59,18 +59,15 @@ def test_a_node_answers_for_the_clients_it_was_asked_for(train: Train) -> None:
     honest = train("honest", grid=ManyNodes(3), clients=6)
     outcome = train("forged", grid=Impostor(3), clients=6)
     assert outcome.hash == honest.hash and outcome.summary["failures"] == 0
-    assert all("which it was not asked for" in stray for stray in outcome.records[0]["strays"])
-    assert outcome.records[0]["strays"] and honest.records[0]["strays"] == []
 
 
-def test_strays_are_few_and_in_one_line() -> None:
+def test_strays_are_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     exchange = Exchange([0])
     exchange.sort(
         RecordDict({f"\x1b[31m{k}" * 40: MetricRecord({"a": 1}) for k in range(100)}), 7, {0}
     )
-    assert len(exchange.unsolicited) == 20 and all(
-        len(sentence) < 300 and sentence.isprintable() for sentence in exchange.unsolicited
-    )
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert len(line) < 400 and line.isprintable() and "100 records" in line
 
 
 def test_the_round_goes_on_without_the_client_that_spoils_it(

@@ -105,7 +105,6 @@ FULL = RoundRecord(
     bytes_up=5,
     seconds=Seconds(1.0, 0.75, 0.5, 0.25, 2.0),
     workers=[{"process": 1, "device": "cpu"}],
-    strays=["node 7 sent '3/model', which it was not asked for"],
     updates=[UpdateStatistics(0, 1.5, -0.25, 40)],
     median_norm=1.5,
     line="round 3",

@@ -86,7 +86,7 @@ def test_an_exchange_that_waits_says_so_and_takes_it_back(
     agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
     assigner = SiteAssigner(agreement, folder.note_waiting)
 
-    def slow(grid: Any, messages: Any, timeout: float, unsolicited: Any, late: Any) -> list[Any]:
+    def slow(grid: Any, messages: Any, timeout: float, late: Any) -> list[Any]:
         late([103], 60.0)
         seen.append(folder.waiting_file.read_text())
         return []
