@@ -89,6 +89,8 @@ class ExpectedState:
     """sha256 of that memory."""
     data: str = ""
     """sha256 of the client's data at its first answer; "" if the server has none."""
+    examples: int = 0
+    """Training samples that the client has stated first; 0 where the server knows them without."""
 
     def load_memory(self, folder: Path) -> dict[str, dict[str, Tensor]]:
         """Return the client's memory, by variant. Raises MemoryLost for a missing file and Damaged for a wrong one."""

@@ -112,7 +112,7 @@ class RoundRecord(Round):
     failed: int = 0
     """Number of failures."""
     updates: Sequence[UpdateStatistics] = ()
-    """How the clients moved the model; of more than MOST those that stand out most."""
+    """How the clients moved the model; of more than MOST those of the largest norms."""
     median_norm: float = math.nan
     """The median norm of all updates."""
     line: str = ""

@@ -85,7 +85,7 @@ class NodeAssigner:
         if len(shown) > 1:
             noun += "s"
         if len(shown) > MOST_NAMES:
-            shown[MOST_NAMES:] = [f"{len(shown) - MOST_NAMES} more"]
+            shown[MOST_NAMES:] = [f"and {len(shown) - MOST_NAMES} more"]
         return f"{noun} {', '.join(shown)}"
 
     def assign(

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import torch
-
 from client_app.client import Variant
 from client_app.column_sums import STANDARDIZATION, ColumnSums, asks_for_column_sums
 from client_app.handlers import ExpectedState
@@ -242,9 +240,9 @@ class Rounds:
         """Begin a round with the shared weights, and return its clients."""
         examples = dict(self.server.examples_by_client)
         # Reported in a round before, perhaps of the run that is resumed.
-        if "examples" in self.states:
-            saved = self.states["examples"]
-            examples |= zip(saved["clients"].tolist(), saved["counts"].tolist(), strict=True)
+        for client, state in self.client_states.items():
+            if state.examples:
+                examples[client] = state.examples
         answers = {}
         for variant in self.variants:
             if variant.upload.is_answer and variant.name in self.states:
@@ -311,11 +309,14 @@ class Rounds:
         self.adopt(result)
         self.round = number
         for update in updates:
-            digest = update.digests.get("memory")
-            if digest is not None:
-                known = self.client_states.get(update.client, ExpectedState())
-                self.client_states[update.client] = replace(known, round=number, memory=digest)
-        self.keep_examples(updates)
+            known = self.client_states.get(update.client, ExpectedState())
+            state = known
+            if update.client not in self.server.examples_by_client:
+                state = replace(state, examples=update.examples)
+            if "memory" in update.digests:
+                state = replace(state, round=number, memory=update.digests["memory"])
+            if state != known:
+                self.client_states[update.client] = state
         total = sum(update.examples for update in updates)
         uploaded = len(updates) * size(self.shared)  # checked: each has the shapes of `shared`
         for update in updates:
@@ -388,19 +389,6 @@ class Rounds:
             reason = f"{unfit} is not finite; {name} moved it furthest"
             raise Diverged(self.server.round, reason, client=name)
         return [update for update in updates if update.client != client]
-
-    def keep_examples(self, updates: Sequence[Update]) -> None:
-        """Save the numbers of samples that clients report for the first time; only between sites they are unknown."""
-        known = self.server.examples_by_client
-        reported = {update.client: update.examples for update in updates}
-        if reported.keys() <= known.keys():
-            return
-        examples = {**reported, **known}  # checked: both say the same of a client
-        # Saved as tensors in `states`, so that the checkpoint includes them.
-        self.states["examples"] = {
-            "clients": torch.tensor(list(examples)),
-            "counts": torch.tensor(list(examples.values())),
-        }
 
     def checked(self, exchange: Exchange) -> list[Update]:
         """Return the valid updates, sorted by client, and refuse the other answers in `exchange`.

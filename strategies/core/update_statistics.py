@@ -146,11 +146,6 @@ def median_norm(entries: Sequence[UpdateStatistics]) -> float:
 
 
 def noteworthy(entries: Sequence[UpdateStatistics]) -> Sequence[UpdateStatistics]:
-    """Return all entries, or of more than MOST those furthest out: half by norm, half by direction."""
-    if len(entries) <= MOST:
-        return entries
-    half = MOST // 2
-    by_norm = sorted(entries, key=lambda entry: -entry.norm)
-    # NaN, of an update without a direction, comes last.
-    by_cosine = sorted(by_norm[half:], key=lambda entry: (math.isnan(entry.cosine), entry.cosine))
-    return sorted([*by_norm[:half], *by_cosine[:half]], key=lambda entry: entry.client)
+    """Return all entries, or of more than MOST those of the largest norms, in the order of the clients."""
+    largest = sorted(entries, key=lambda entry: -entry.norm)[:MOST]
+    return sorted(largest, key=lambda entry: entry.client)

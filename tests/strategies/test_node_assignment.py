@@ -105,7 +105,7 @@ def test_a_sentence_names_at_most_twenty_clients(assigner: SiteAssigner) -> None
     twenty = ", ".join(map(str, range(20)))
     assert NodeAssigner().listed([1]) == "client 1"
     assert NodeAssigner().listed(range(20)) == f"clients {twenty}"
-    assert NodeAssigner().listed(range(21)) == f"clients {twenty} and 1 more"
+    assert NodeAssigner().listed(range(21)) == f"clients {twenty}, and 1 more"
     assert assigner.listed([1, 0]) == f"sites {NAMES[0]}, {NAMES[1]}"
 
 

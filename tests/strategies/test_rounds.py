@@ -115,7 +115,11 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
     root = (CLASSES * (INPUTS + 1)) ** 0.5
     assert norms == pytest.approx([root, 2 * root, 3 * root])
     # What the server must know of the clients in the next round.
-    assert rounds.client_states == {1: ExpectedState(1, "m1")}
+    assert rounds.client_states == {
+        0: ExpectedState(examples=10),
+        1: ExpectedState(1, "m1", examples=30),
+        2: ExpectedState(examples=60),
+    }
     rounds.begin_round(2)
     assert rounds.server.examples_by_client == {0: 10, 1: 30, 2: 60}
 
@@ -132,7 +136,11 @@ def test_a_client_has_the_data_of_its_first_answer(tmp_path: Path) -> None:
         }
 
     finish(rounds, replies("b"))
-    first = {0: ExpectedState(data="a"), 1: ExpectedState(data="b")}
+    first = {
+        0: ExpectedState(data="a", examples=10),
+        1: ExpectedState(data="b", examples=10),
+        2: ExpectedState(examples=10),
+    }
     assert not rounds.last.failures and rounds.client_states == first
     finish(rounds, replies("c"), 2)
     assert rounds.last.clients == [0, 2] and list(rounds.last.failures) == [1]
