@@ -74,16 +74,12 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
         total = answers_of_all(rounds, grid, columns)
         rounds.states[STANDARDIZATION] = columns.standardization(total)
         asked = True
-    for variant in in_order_of_asking(rounds.variants):
+    # A question that needs another's sum comes after all others.
+    for variant in sorted(rounds.variants, key=lambda one: one.upload.question_needs != ""):
         if variant.upload.is_answer and variant.name not in rounds.states:
             rounds.states[variant.name] = answers_of_all(rounds, grid, variant)
             asked = True
     return asked
-
-
-def in_order_of_asking(variants: Sequence[Variant]) -> list[Variant]:
-    """Return the variants in their order, but those whose question needs another's sum after all others."""
-    return sorted(variants, key=lambda variant: bool(variant.upload.question_needs))
 
 
 def answers_of_all(rounds: Rounds, grid: Grid, variant: Variant) -> State:
@@ -204,8 +200,7 @@ def evaluate_on_clients(
     if personal:
         task["start"] = AVERAGE
     sent = {*names, AVERAGE} if personal else set(names)
-    deployed = {name: state for name, state in rounds.deployed.items() if name in sent}
-    states = {f"deployed/{name}": state for name, state in deployed.items()}
+    states = {f"deployed/{name}": rounds.deployed[name] for name in rounds.deployed if name in sent}
     exchange = rounds.ask(grid, range(rounds.clients), rounds.request(EVALUATE, task, states))
     scores = scores_of(exchange, names, tested, classes)
     diverged = any(failure.kind == NOT_FINITE for failure in exchange.reported.values())

@@ -177,13 +177,11 @@ class Rounds:
         exchange = collect_replies(grid, clients, request, self.exchange_settings, self.assigner)
         self.exchange_settings = replace(self.exchange_settings, nodes=1)
         for client, answer in list(exchange.answers.items()):
-            digest = answer.digests.get("data")
-            if digest is None:
-                continue
+            digest = answer.digests.get("data", "")
             known = self.client_states.get(client, ExpectedState())
-            if not known.data:
+            if digest and not known.data:
                 self.client_states[client] = replace(known, data=digest)
-            elif digest != known.data:
+            elif digest and digest != known.data:
                 exchange.refuse(client, "its data are not those of its first answer")
         return exchange
 
