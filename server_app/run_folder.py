@@ -215,18 +215,14 @@ class RunFolder:
         return "" if same else ", begun by another version of the code"
 
     def rounds(self) -> list[RoundRecord]:
-        """Return the records of the rounds so far, in order; those that were cut short or changed are left out."""
-        return [record for _, record in self.lines()]
-
-    def lines(self) -> list[tuple[str, RoundRecord]]:
-        """Return the lines of rounds.jsonl that are whole and of this run, each with its record, in order."""
-        whole: dict[int, tuple[str, RoundRecord]] = {}
+        """Return the records of the rounds so far, in order; a line that was cut short or changed is none."""
+        whole: dict[int, RoundRecord] = {}
         text = self.rounds_file.read_text(errors="replace") if self.rounds_file.exists() else ""
         for line in text.splitlines():
             try:
                 content = verified(line, self.run)
                 content.pop("run", None)
-                whole[content["round"]] = line, RoundRecord.of(content)
+                whole[content["round"]] = RoundRecord.of(content)
             except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
                 continue
         return [whole[round] for round in sorted(whole)]
@@ -252,16 +248,19 @@ class RunFolder:
 
         Raises WriteFailed.
         """
-        line = line_of({**record.to_json(), "run": self.run})
         with writing(self.rounds_file), self.rounds_file.open("a") as file:
-            file.write(line)
+            file.write(self.line(record))
             file.flush()
             os.fsync(file.fileno())
 
+    def line(self, record: RoundRecord) -> str:
+        """Return a record as a line of rounds.jsonl."""
+        return line_of({**record.to_json(), "run": self.run})
+
     def cut_after(self, round: int) -> None:
         """Drop the records of rounds after `round`: the ones whose checkpoint was never written."""
-        kept = [line for line, record in self.lines() if record.round <= round]
-        write_text(self.rounds_file, "".join(f"{line}\n" for line in kept))
+        kept = [self.line(record) for record in self.rounds() if record.round <= round]
+        write_text(self.rounds_file, "".join(kept))
 
     def write_predictions(self, kept: Mapping[str, State]) -> None:
         """Write what every model said of the test set, unless that is too large; `kept` is of `evaluate_models`.
