@@ -8,6 +8,8 @@ from typing import Any
 from server_app.keys import MEANS, SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, to_json
 
+LOWER_IS_BETTER = ("loss", "brier", "calibration-error")
+
 
 @dataclass(frozen=True)
 class Point:
@@ -106,3 +108,8 @@ def summary_of(selection: str, rounds: Sequence[Point]) -> dict[str, Any]:
 def selected(summary: Mapping[str, Any], model: str, selection: str = "last") -> ModelNumbers:
     """Return a model's numbers of a run's summary."""
     return ModelNumbers.of(summary["models"][model][selection])
+
+
+def is_better(value: float, than: float, metric: str) -> bool:
+    """Return whether a value of the metric is better than another; an equal one is not, and NaN never is."""
+    return value < than if metric in LOWER_IS_BETTER else value > than
