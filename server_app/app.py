@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,6 @@ from server_app.sites import (
 )
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, trackers_of
-from strategies.core.exchange import client_name
 from strategies.core.questions import ask_class_prior, run_rounds
 from strategies.core.server import Diverged
 from strategies.core.update_statistics import UpdateStatistics
@@ -58,8 +56,6 @@ from strategies.core.whole_replies import between_sites
 
 app = ServerApp()
 log = logging.getLogger("fedskew")
-MOST_NAMED = 10
-"""Largest number of left-out clients that a round's line lists by number."""
 
 
 @app.main()
@@ -305,6 +301,20 @@ class Run:
         if record is not None:
             self.report_line(record.line)
 
+    def line(self, record: RoundRecord) -> str:
+        """Return the line about a round: its loss, each model's balanced accuracy, and whose reply is missing."""
+        start = "without rounds"  # heads in closed form, and no client has trained
+        if record.round:
+            rounds = self.settings.general.rounds
+            start = f"round {record.round:>3}/{rounds}  loss {record.loss:.3f}"
+        words = [start]
+        for name, numbers in record.models.items():
+            row = row_name(self.settings.parts, name)
+            words.append(f"{row} {numbers['balanced-accuracy']:.4f}")
+        if record.failures:
+            words.append(f"left out: {self.strategy.assigner.listed(record.failures)}")
+        return "  ".join(words)
+
     def after_round(self, round: int) -> None:
         """Evaluate the models if `round` is to be evaluated, and start writing its record and checkpoint.
 
@@ -337,28 +347,9 @@ class Run:
         )
         record = RoundRecord(**vars(of_round), models=models, evaluated_by=evaluated_by)
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
-        line = round_line(record, self.settings)
-        record = replace(record, line=f"{line}{hint}")
+        record = replace(record, line=f"{self.line(record)}{hint}")
         statistics = self.strategy.update_statistics
         self.writer.begin(partial(self.save, self.checkpoint(), record, statistics))
         # It refers to all updates. Only the writer keeps a reference now, so that their memory is freed once they are
         # recorded.
         self.strategy.update_statistics = tuple
-
-
-def round_line(record: RoundRecord, settings: RunSettings) -> str:
-    """Return the line that a run reports about a round: its loss, each model's balanced accuracy, and failures."""
-    start = "without rounds"  # heads in closed form, and no client has trained
-    if record.round:
-        start = f"round {record.round:>3}/{settings.general.rounds}  loss {record.loss:.3f}"
-    words = [start]
-    for name, numbers in record.models.items():
-        row = row_name(settings.parts, name)
-        words.append(f"{row} {numbers['balanced-accuracy']:.4f}")
-    if record.failures:
-        sites = () if settings.agreement is None else settings.agreement.names
-        names = [client_name(client, sites) for client in islice(record.failures, MOST_NAMED)]
-        if len(record.failures) > MOST_NAMED:
-            names.append(f"{len(record.failures) - MOST_NAMED} more")
-        words.append(f"left out: {', '.join(names)}")
-    return "  ".join(words)

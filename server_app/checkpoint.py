@@ -4,11 +4,10 @@ A `Writer` writes it, and the round's record, while the next round trains.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -72,28 +71,23 @@ class Checkpoint:
         """
         try:
             tensors, metadata = read(path, identity(path, run))
-            return Checkpoint.of(tensors, json.loads(metadata["fedskew"]))
+            contents = json.loads(metadata["fedskew"])
+            kinds = split_prefix({name: tensors[name] for name in contents["order"]})
+            shared = kinds.get("shared", {})
+            states = split_prefix(kinds.get("state", {}))
+            own = split_prefix(kinds.get("deployed", {}))
+            clients = contents["clients"].items()
+            return Checkpoint(
+                round=contents["round"],
+                shared=shared,
+                states={part: states.get(part, {}) for part in contents["parts"]},
+                deployed={name: {**shared, **own.get(name, {})} for name in contents["deployed"]},
+                client_states={int(client): ExpectedState(*state) for client, state in clients},
+            )
         except Damaged as error:
             raise BrokenCheckpoint(str(error)) from error
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError) as error:
             raise BrokenCheckpoint(f"{path} is no checkpoint of this version") from error
-
-    @staticmethod
-    def of(tensors: State, contents: Mapping[str, Any]) -> "Checkpoint":
-        """Return a file's checkpoint. Raises KeyError for contents of another version."""
-        kinds = split_prefix({name: tensors[name] for name in contents["order"]})
-        shared = kinds.get("shared", {})
-        states = split_prefix(kinds.get("state", {}))
-        deployed = split_prefix(kinds.get("deployed", {}))
-        return Checkpoint(
-            round=contents["round"],
-            shared=shared,
-            states={part: states.get(part, {}) for part in contents["parts"]},
-            deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
-            client_states={
-                int(client): ExpectedState(*state) for client, state in contents["clients"].items()
-            },
-        )
 
 
 STATE = [field.name for field in fields(Checkpoint)]
