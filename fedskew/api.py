@@ -134,13 +134,14 @@ def check_method(name: str) -> "Method":
     with the reason why it is none.
     """
     from data import require
-    from server_app.plugins import check_contract, find
+    from server_app.method_checks import check
+    from server_app.plugins import find
 
     method = find(name)
     require(method is not None, "method", name, "is no method")
     assert method is not None
     if method.source:  # only a method of the user's own has a hash of its sources
-        check_contract(method)
+        check(method)
         print(f"{name} keeps the contract of methods: FedSkew trained two tiny clients with it.")
     else:
         print(f"{name} is a method of FedSkew's own, which its tests hold to the contract.")

@@ -24,7 +24,7 @@ def find(name: str) -> Method | None:
     """Return the method of that name, loading one of the user's own; None where there is none.
 
     Raises SettingError for one that cannot be loaded, or whose parts cannot be parts, with the reason. What they
-    compute is looked at by `check_contract`.
+    compute is looked at by `method_checks.check`.
     """
     if name in METHODS:
         return METHODS[name]
@@ -74,10 +74,8 @@ def enter(name: str, thing: Any, module: str) -> Method:
             check_part(part)
             parts[part.name] = part
         check_uses(method, parts)
-    except ContractViolation as violation:
+    except (ContractViolation, SettingError) as violation:
         raise breaks_contract(name, str(violation)) from violation
-    except SettingError as error:
-        raise breaks_contract(name, f"its default {error}") from error
     for part in method.parts:
         if issubclass(part, Variant):
             VARIANTS[part.name] = part
@@ -93,25 +91,17 @@ def breaks_contract(name: str, reason: str) -> SettingError:
     return SettingError("method", name, f"breaks the contract of methods: {reason}")
 
 
-def check_contract(method: Method) -> None:
-    """Train two tiny clients with a method. Raises SettingError with the rule of the contract that it breaks."""
-    from server_app.method_checks import check  # with flwr, which a plan does without
-
-    try:
-        check(method)
-    except ContractViolation as violation:
-        raise breaks_contract(method.name, str(violation)) from violation
-
-
 def check_new_methods(names: str) -> None:
     """Check the contract of the user's own methods among the names of `a+b`, once in a process for each of them.
 
-    Every run begins with it. Raises SettingError as `check_contract` does.
+    Every run begins with it. Raises SettingError with the rule that one breaks.
     """
     for name in names.split("+"):
         method = find(name.strip())
         if method is not None and method.source and method not in _passed:
-            check_contract(method)
+            from server_app.method_checks import check  # with flwr, which a plan does without
+
+            check(method)
             _passed.append(method)
 
 

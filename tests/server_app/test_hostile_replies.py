@@ -9,13 +9,14 @@ import torch
 from flwr.app import Message, MetricRecord, RecordDict
 from in_process import FinishedRun, ManyNodes, Tamper, TamperingGrid, small
 
+from client_app.handlers import ExpectedState
 from client_app.messages import kind_of, pack, unpack
 from client_app.models import build
 from client_app.optimizer import coefficient_sum
 from client_app.training import steps_of
 from strategies.core.exchange import Exchange, TooFewReplies
 from strategies.core.rounds import Rounds
-from strategies.core.server import Diverged, Update
+from strategies.core.server import Diverged
 from strategies.core.validation import RejectedUpdate, checked_metrics
 from strategies.fedavg import FedAvg
 from strategies.fednova import FedNova
@@ -136,7 +137,7 @@ def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
     metrics = {"num-examples": 50, "loss": 1.0, "steps": steps, "seconds": 0.0}
     metrics["coefficient-sum"] = coefficient_sum(steps, settings.training.momentum)
     assert checked_metrics(0, metrics, strategy.server) == 50
-    strategy.keep_examples([Update(0, strategy.shared, 50)])
+    strategy.client_states[0] = ExpectedState(examples=50)
     strategy.begin_round(2)
     assert checked_metrics(0, metrics, strategy.server) == 50
     with pytest.raises(RejectedUpdate):
