@@ -21,8 +21,7 @@ from client_app.state import State, copy, digest, seed_of
 from client_app.training import train_round
 from client_app.variants import VARIANTS
 from data import DataSettings, Samples
-from server_app.methods import ContractViolation, Method
-from server_app.plugins import breaks_contract
+from server_app.methods import ContractViolation, Method, breaks_contract
 from strategies import SERVER_METHODS
 from strategies.core.exchange import TRAIN, Exchange, Grid, Request
 from strategies.core.questions import ask_class_prior, ask_finally

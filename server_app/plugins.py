@@ -12,7 +12,13 @@ from client_app.variants import VARIANTS
 from data import SettingError
 from data.readers.catalog import is_sites
 from data.sites import agreement_of, file_of
-from server_app.methods import GROUP, METHODS, ContractViolation, Method
+from server_app.methods import (
+    GROUP,
+    METHODS,
+    ContractViolation,
+    Method,
+    breaks_contract,
+)
 from strategies import SERVER_METHODS
 from strategies.core.server import ServerMethod
 
@@ -84,11 +90,6 @@ def enter(name: str, thing: Any, module: str) -> Method:
     modules = [part.__module__ for part in method.parts]
     METHODS[name] = replace(method, name=name, source=source_hash(module, *modules))
     return METHODS[name]
-
-
-def breaks_contract(name: str, reason: str) -> SettingError:
-    """Return the error of a method that breaks the contract."""
-    return SettingError("method", name, f"breaks the contract of methods: {reason}")
 
 
 def check_new_methods(names: str) -> None:

@@ -188,7 +188,8 @@ def check_needs(run: RunSettings) -> None:
             raise run.error("method", rule)
         if "batch-norm" in part.needs and not run.has_batch_norm:
             rule = f"has no batch norm, which {method} keeps local ({name})"
-            raise run.error("model", rule, with_batch_norm(run))
+            remedy = with_batch_norm(run) if run.model.norm == "batch" else "leave out norm = group"
+            raise run.error("model", rule, remedy)
         if "own-head" in part.needs and run.has_fixed_features:
             rule = f"has no layer that {method} would share: none but the head trains ({name})"
             raise run.error("model", rule)
@@ -200,9 +201,7 @@ def check_needs(run: RunSettings) -> None:
 
 
 def with_batch_norm(run: RunSettings) -> str:
-    """Return how the model gets batch norm, or the built-in models that have it and take these data."""
-    if run.model.norm == "group":
-        return "leave out norm = group"
+    """Return the sentence that names the built-in models that have batch norm and take these data."""
     names = []
     for name in MODELS:
         try:
