@@ -14,8 +14,7 @@ from data.readers.tables import columns_of
 from data.readers.user_data import guess_settings, path_of
 from data.standardization import sentence_about
 from data.text import in_shell
-from fedskew.cli.terminal import console
-from fedskew.formatting import numeric, terminal_table
+from fedskew.formatting import console, numeric, terminal_table
 from server_app.keys import built
 from server_app.run_settings import model_line
 from server_app.settings import parse

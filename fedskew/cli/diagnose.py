@@ -1,17 +1,15 @@
 """`fedskew diagnose`: name the skew of a federation."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from data import DataError, require
-from fedskew.cli.options import AsJson, Settings
-from fedskew.cli.run_selection import checked_texts
-from fedskew.cli.terminal import console, to_stdout
+from data import DataError
+from fedskew.cli.options import AsJson, Settings, checked_texts
 from fedskew.diagnosis.rules import (
     Diagnosis,
     Plan,
@@ -23,16 +21,13 @@ from fedskew.diagnosis.rules import (
     line,
 )
 from fedskew.diagnosis.table import read_counts, read_moments
-from fedskew.experiments.experiments import find_all
-from fedskew.formatting import plural
+from fedskew.formatting import console, plural, to_stdout
 
 
 def diagnose_source(
     source: Annotated[
         str,
-        typer.Argument(
-            help="A CSV file of counts, a run's folder, or an experiment; default: the data that --set names."
-        ),
+        typer.Argument(help="A CSV file of counts; default: the data that --set names."),
     ] = "",
     settings: Settings = None,
     moments: Annotated[
@@ -42,38 +37,29 @@ def diagnose_source(
     in_json: AsJson = False,
 ) -> None:
     """Name the skew of a federation, how certain it is, and the methods known to fail under it."""
-    sources = list(sources_of(source, settings or []))
-    alone = moments is None or len(sources) == 1
-    require(alone, "--moments", str(moments), "is for one table of counts")
-    diagnoses = {}
-    for found in sources:
-        features = found.moments
-        if moments is not None:
-            features = read_moments(moments, found.table.sites)
-        diagnoses[found.title] = diagnose(found.table, features, found.plan)
+    found = source_of(source, settings or [])
+    features = found.moments
+    if moments is not None:
+        features = read_moments(moments, found.table.sites)
+    diagnosis = diagnose(found.table, features, found.plan)
     with to_stdout():
         if in_json:
-            entries = [{"of": title, **as_json(found)} for title, found in diagnoses.items()]
-            print(json.dumps(entries, indent=2))
-            return
-        for title, diagnosis in diagnoses.items():
-            show(title, diagnosis, console())
+            print(json.dumps([{"of": found.title, **as_json(diagnosis)}], indent=2))
+        else:
+            show(found.title, diagnosis, console())
 
 
-def sources_of(source: str, overrides: Sequence[str]) -> Iterator[Source]:
-    """Yield what is to be diagnosed: one table, or one for each column of an experiment's first seed."""
+def source_of(source: str, overrides: Sequence[str]) -> Source:
+    """Return what is to be diagnosed. Raises DataError for a file that is not there."""
     path = Path(source)
     if not overrides and path.is_file():
-        yield Source(source, read_counts(path), Plan())
-        return
+        return Source(source, read_counts(path), Plan())
     checked_texts(overrides, alone=not source)
-    if not path.exists():
-        if path.suffix or len(path.parts) > 1:
-            raise DataError("there is no such file or folder", where=source)
-        find_all([source])  # refuses an unknown name
-    from fedskew.diagnosis.planned import planned_sources  # with torch, which takes seconds
+    if source and not path.is_file():
+        raise DataError("there is no such file", where=source)
+    from fedskew.diagnosis.planned import planned_source  # with torch, which takes seconds
 
-    yield from planned_sources(source, overrides)
+    return planned_source(source, overrides)
 
 
 def show(title: str, diagnosis: Diagnosis, out: Console) -> None:

@@ -6,7 +6,7 @@ decided claim: the whole interval of the difference to FedAvg lies below 0.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedskew.diagnosis.statistics import (
     DEVIATION_RATIO,
@@ -21,10 +21,6 @@ from fedskew.diagnosis.statistics import (
 from fedskew.diagnosis.table import Moments, SiteTable, chosen
 from fedskew.formatting import plural
 from server_app.methods import METHODS
-
-if TYPE_CHECKING:  # it imports torch, which a table needs not
-    from server_app.run_settings import RunSettings
-
 
 SURE = 0.001
 """p below which a skew is certain; below LIKELY it is named at all."""
@@ -148,11 +144,6 @@ def diagnose(
     return Diagnosis(table, numbers, shift, skews(numbers, shift), plan or Plan())
 
 
-def plan_of(run: "RunSettings") -> Plan:
-    """Return what a run's settings say of the training."""
-    return Plan(run.training.batch_size, run.has_fixed_features)
-
-
 RULES: Sequence[Rule] = (
     Rule(
         "fedlc", "fails-fedlc-one-class",
@@ -269,7 +260,7 @@ def sites_differ(table: Statistics) -> bool:
 
 def label_reasons(table: Statistics, tails: bool) -> str:
     """Return why a table shows a label skew; `tails` where it is one of tails."""
-    p = p_words(table.information_p)
+    p = "p < 0.001" if table.information_p < SURE else f"p = {table.information_p:.2g}"
     reasons = [
         f"the site tells {table.information_share:.0%} of a sample's class ({p})",
         f"{table.missing_share:.0%} of the classes are missing where they should be",
@@ -329,8 +320,3 @@ def of_scanners(table: Statistics, shift: Shift | None) -> Iterator[Skew]:
 def certainty(p: float) -> str:
     """Return p in a word."""
     return "certain" if p <= SURE else "likely"
-
-
-def p_words(p: float) -> str:
-    """Return p as a sentence has it."""
-    return "p < 0.001" if p < SURE else f"p = {p:.2g}"

@@ -75,6 +75,16 @@ ANY = Resources()
 """All is chosen."""
 
 
+@dataclass(frozen=True)
+class JobResult:
+    """How a run of a sweep ended: with a summary, or with the reason why there is none."""
+
+    summary: dict[str, Any] | None = None
+    reason: str = ""
+    is_to_go_on: bool = False
+    """Whether the run is to be begun again: its process has died, or another one, on any machine, works on it."""
+
+
 def gpus_for(runs: Sequence["RunSettings"]) -> list[str]:
     """Return the GPUs that the runs may use, by the names of CUDA_VISIBLE_DEVICES; nothing on them is touched."""
     if all(run.general.device == "cpu" for run in runs):

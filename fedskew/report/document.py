@@ -10,11 +10,10 @@ import numpy as np
 from fedskew.formatting import plural
 from fedskew.report.claims import Verdict, claims_table, counted, judge, never_lines
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
-from fedskew.report.differences import comparison, difference_table, differences
+from fedskew.report.differences import comparison, difference_table, reach_table
 from fedskew.report.format import NONE, SELECTION_WORDS, Table, table, words
 from fedskew.report.inference import RESAMPLES
 from fedskew.report.results import ColumnResults, ExperimentResults
-from fedskew.report.rounds_to_target import reach_table
 from fedskew.report.runs import Run
 from fedskew.report.tables import (
     ABOUT_RANKING,
@@ -54,7 +53,7 @@ SELECTED = (
 )
 CLIENTS = (
     "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. The worst "
-    "decile is the mean of the lowest tenth of the clients. In the figure a bar marks the mean."
+    "decile is the mean of the lowest tenth of the clients."
 )
 CURVES = (
     "Lines are means over seeds; bands, of up to three rows, reach from the lowest to the highest. The table has the "
@@ -145,12 +144,7 @@ class Document:
     @property
     def short_table(self) -> Table:
         """The main table with every row's difference from the reference row below its numbers."""
-        return main_table(self.results, beside_reference)
-
-
-def beside_reference(column: ColumnResults) -> dict[str, str]:
-    """Return by row the difference from the reference row, with a star where it is distinguishable."""
-    return {one.row.row: one.in_words + "*" * one.distinguishable for one in differences(column)}
+        return main_table(self.results, with_differences=True)
 
 
 def document(results: ExperimentResults) -> Document:

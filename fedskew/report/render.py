@@ -206,11 +206,6 @@ def as_json(document: Document) -> dict[str, Any]:
     }
 
 
-def json_text(documents: Sequence[Document]) -> str:
-    """Return all that the tables of the reports show as JSON."""
-    return json.dumps([*map(as_json, documents)], indent=2) + "\n"
-
-
 def bibtex(documents: Sequence[Document]) -> str:
     """Return the entries of this project, of Flower, and of the methods and data sets of the reports."""
     cited = {"project"}
@@ -226,7 +221,7 @@ def bibtex(documents: Sequence[Document]) -> str:
 FORMS: Mapping[str, Callable[[Sequence[Document]], str]] = {
     "--markdown": markdown,
     "--csv": csv_text,
-    "--json": json_text,
+    "--json": lambda documents: json.dumps([*map(as_json, documents)], indent=2) + "\n",
     "--latex": latex,
     "--bibtex": bibtex,
 }

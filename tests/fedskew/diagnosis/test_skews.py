@@ -18,7 +18,7 @@ from fedskew.diagnosis.rules import (
 )
 from fedskew.diagnosis.statistics import Shift, Statistics, statistics
 from fedskew.diagnosis.table import Counts, Moments, site_table
-from fedskew.experiments.experiments import find_all
+from fedskew.experiments import find_all
 from server_app.methods import METHODS
 
 LABELS_N = np.arange(6000) % 10

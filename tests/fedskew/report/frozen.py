@@ -16,7 +16,7 @@ import torch
 
 from client_app.metrics import Scores
 from client_app.state import State
-from fedskew.experiments.experiments import Experiment, experiment
+from fedskew.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.document import Document, document
 from fedskew.report.figures import figures
