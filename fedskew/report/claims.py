@@ -139,13 +139,17 @@ class Verdict:
 
 def claim_json(verdict: Verdict) -> dict[str, Any]:
     """Return a verdict for other programs; the keys are public. JSON has neither NaN nor infinity: both are null."""
-    entry = asdict(verdict)
-    found = entry.pop("found")
-    claim = entry["claim"]
-    entry["claim"] = {key: None if part == math.inf else part for key, part in claim.items()}
-    entry |= {"by": found["margin"], "margins": found["by_seed"], "interval": found["interval"]}
-    estimate = verdict.found.mean if verdict.n else None
-    return {**entry, "estimate": estimate, "holds": verdict.holds, "n": verdict.n}
+    entry: dict[str, Any] = {}
+    for key, value in asdict(verdict).items():
+        if key == "found":
+            estimate = verdict.found.mean if verdict.n else None
+            entry |= {"by": value["margin"], "margins": value["by_seed"]}
+            entry |= {"estimate": estimate, "interval": value["interval"]}
+        elif key == "claim":
+            entry[key] = {name: None if part == math.inf else part for name, part in value.items()}
+        else:
+            entry[key] = value
+    return {**entry, "holds": verdict.holds, "n": verdict.n}
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:
