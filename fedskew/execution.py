@@ -57,6 +57,7 @@ CostSettings = frozenset[tuple[str, Scalar]]
 """The settings that decide what a round costs, with their values."""
 
 
+@dataclass(frozen=True)
 class Options:
     """How the runs are executed and what is printed."""
 

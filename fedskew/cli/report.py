@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 OF_PAPERS = {"", "--markdown", "--json"}
 """The forms of the papers' page."""
-WITHOUT_WARNINGS = {"--csv", "--latex", "--bibtex"}
+WITHOUT_WARNINGS = {"--csv", "--latex"}
 """The forms that do not contain the reports' warnings, which then go to stderr."""
 
 
@@ -56,10 +56,6 @@ def report(
     as_json: AsJson = False,
     latex: Annotated[
         bool, typer.Option("--latex", help="Print the tables as LaTeX, with intervals.")
-    ] = False,
-    bibtex: Annotated[
-        bool,
-        typer.Option("--bibtex", help="Print what to cite: the methods, data sets and FedSkew."),
     ] = False,
     figures: Annotated[
         Path | None,
@@ -89,7 +85,6 @@ def report(
         "--csv": csv,
         "--json": as_json,
         "--latex": latex,
-        "--bibtex": bibtex,
     }
     chosen = [option for option, is_given in forms.items() if is_given]
     if len(chosen) > 1:

@@ -1,21 +1,19 @@
 """The counts to diagnose: those of the partition that settings plan."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data import DataSettings, Federation, federate, resolve
 from data.partitions import Indices
-from fedskew.diagnosis.rules import Plan, Source, diagnose, line
+from fedskew.diagnosis.rules import diagnose, line
 from fedskew.diagnosis.table import (
     Floats,
     Moments,
     SiteTable,
     Subjects,
     TableError,
-    read_counts,
     site_table,
 )
 from fedskew.formatting import site_names
@@ -28,22 +26,18 @@ SMALLEST = 1e-6
 wrote the same number for everybody, has none."""
 
 
-def planned_source(source: str, texts: Sequence[str]) -> Source:
-    """Return the table to diagnose.
+def planned_table(texts: Sequence[str]) -> tuple[str, SiteTable, Moments | None]:
+    """Return the partition that settings give: its title, its counts, and its features where they are in memory.
 
     Args:
-        source: a CSV file of counts; empty for the partition of the settings, whose data are read.
         texts: settings as KEY=VALUE.
     """
     run = parse(parse_texts(texts))
-    plan = Plan(run.training.batch_size, run.has_fixed_features)
-    if source:
-        return Source(source, read_counts(Path(source)), plan)
     title = f"{run.data.dataset}, partition {run.data.partition}, seed {run.general.seed}"
     if is_simulated(run.data):
         title += " (FedSkew's simulated partition, which says nothing of your own sites)"
     federation = federate(run.data, run.general.seed)
-    return Source(title, table_of_federation(federation), plan, moments_of(federation))
+    return title, table_of_federation(federation), moments_of(federation)
 
 
 def table_of_federation(federation: Federation) -> SiteTable:

@@ -1,9 +1,8 @@
 """Export from a run's folder: the deployed model, the tensors that each site keeps, the model card, ONNX."""
 
 import json
-import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,8 +51,6 @@ SHOWN = {
     "calibration-error": "calibration error",
 }
 """The numbers of the card's table, by their key in a record."""
-HUGGING_FACE = {"balanced-accuracy": "balanced_accuracy", "accuracy": "accuracy", "macro-f1": "f1"}
-"""What the card's front matter calls them."""
 
 
 class TrainedRun:
@@ -363,7 +360,13 @@ def model_card(run: TrainedRun, folder: ModelFolder) -> str:
     for key in WITHOUT_EFFECT_ON_NUMBERS:
         settings.pop(key, None)
 
-    front = front_matter(about, run.models, data, names)
+    is_table = len(about.shape) == 1
+    front = {
+        "library_name": "fedskew",
+        "pipeline_tag": "tabular-classification" if is_table else "image-classification",
+        "tags": ["federated-learning", "flower", *names],
+        "datasets": data,
+    }
     return templates.get_template("model_card.md").render(
         front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip(),
         about=about,
@@ -380,7 +383,7 @@ def model_card(run: TrainedRun, folder: ModelFolder) -> str:
         sites=list(folder.sites),
         at_sites=folder.at_sites,
         finished=run.finished,
-        vectors=len(about.shape) == 1,
+        vectors=is_table,
     )
 
 
@@ -394,29 +397,3 @@ def data_names(origin: Mapping[str, Any]) -> list[str]:
         return [f"sites-{agreement['name']}"]
     names = members(origin["settings"]["dataset"])
     return [Path(name.partition(":")[2]).stem if is_own(name) else name for name in names]
-
-
-def front_matter(
-    about: Description,
-    models: Mapping[str, ModelNumbers],
-    data: Sequence[str],
-    names: Sequence[str],
-) -> dict[str, Any]:
-    """Return the card's YAML block, in the keys that model hubs read."""
-    task = "tabular-classification" if len(about.shape) == 1 else "image-classification"
-    numbers = models.get(about.model, ModelNumbers())
-    metrics = []
-    for key, metric in HUGGING_FACE.items():
-        if not math.isnan(numbers[key]):
-            value = round(numbers[key], 4)
-            metrics.append({"type": metric, "value": value, "name": SHOWN[key]})
-    of_data = {"type": "-".join(data), "name": ", ".join(data), "split": "test"}
-    result = {"task": {"type": task}, "dataset": of_data, "metrics": metrics}
-    return {
-        "library_name": "fedskew",
-        "pipeline_tag": task,
-        "tags": ["federated-learning", "flower", *names],
-        "datasets": list(data),
-        "metrics": list(HUGGING_FACE.values()),
-        "model-index": [{"name": about.run, "results": [result] if metrics else []}],
-    }

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-import numpy as np
-
 from fedskew.formatting import plural
 from fedskew.report.claims import Verdict, claims_table, counted, judge, never_lines
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
@@ -59,10 +57,6 @@ CURVES = (
     "Lines are means over seeds; bands, of up to three rows, reach from the lowest to the highest. The table has the "
     "number of the {selected}."
 )
-TIME = (
-    "Clients: their own work, divided by the processes that shared it. "
-    "Transport and the rest: what is left of the round."
-)
 TUNING = (
     "Every value was tried on another seed than the table's, which draws other clients and training images; test "
     "images may be the same. The number is the table's. The best is strong; a star marks one at an end of what was "
@@ -96,8 +90,6 @@ ELSEWHERE = {"dataset", "classes", "input-shape", "mean", "std", "clients", "met
 """Settings that other lines or the table itself show."""
 USE_ALPHA = ("lda", "feddf", "llt", "quantity")
 """The partitions that alpha has an effect on."""
-PARTS = ("clients", "server", "evaluation", "transport and the rest")
-"""Where a round's seconds go."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +183,6 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
         Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking),
         Section("clients", "Clients", CLIENTS, of_clients),
         Section("calibration", "Calibration", ABOUT_CALIBRATION, calibration),
-        Section("time", "Time", TIME, of_columns(results, time_table)),
         Section("runs", "Runs", "", [runs_table(results)]),
     ]
 
@@ -326,27 +317,6 @@ def span(values: Sequence[int]) -> str:
     """Return the smallest and the largest of some numbers."""
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def time_table(column: ColumnResults) -> Table:
-    """Return seconds per round by what they went into.
-
-    Clients' own time is divided by the processes that shared it, which is exact when all were equally busy.
-    """
-    lines = []
-    for row in column.measured:
-        by_round = []
-        for record in chain.from_iterable(run.run.records for run in row.runs):
-            seconds = record.seconds
-            work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
-            rest = seconds.round - work - seconds.server - seconds.evaluation
-            by_round.append((work, seconds.server, seconds.evaluation, max(0.0, rest)))
-        means = np.mean(by_round, axis=0)
-        lines.append([row.row, *(f"{value:.3f}" for value in (*means, means.sum()))])
-    caption = (
-        "seconds a round, mean over rounds and seeds; rows that share a training share its time."
-    )
-    return table(caption, ("method", *PARTS, "round"), lines)
 
 
 def runs_table(results: ExperimentResults) -> Table:

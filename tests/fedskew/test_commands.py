@@ -32,7 +32,7 @@ REPORT = [
     "runs", "command",
 ]  # fmt: skip
 DIAGNOSIS = [
-    "of", "skews", "failing", "try-first", "line", "remark", "small-sites", "without-samples", "statistics", "moments",
+    "of", "skews", "failing", "line", "remark", "without-samples", "statistics", "moments",
 ]  # fmt: skip
 Good = tuple[str, list[str]]
 GOOD: dict[str, list[Good]] = {

@@ -78,9 +78,7 @@ def test_the_card_has_the_run_s_numbers_its_paper_and_what_left_the_sites(
     score = json.loads(creff.summary_file.read_text())["models"]["creff"]["last"][
         "balanced-accuracy"
     ]
-    (result,) = front["model-index"][0]["results"]
-    balanced = {"type": "balanced_accuracy", "value": round(score, 4), "name": "balanced accuracy"}
-    assert result["metrics"][0] == balanced
+    assert front["pipeline_tag"] == "image-classification" and "creff" in front["tags"]
     assert f"| **creff** | {100 * score:.1f} |" in card and "| fedavg | " in card
     for words in ("Shang et al., IJCAI 2022", "head gradients of each class held"):
         assert words in card
@@ -124,8 +122,6 @@ def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(
     export(TrainedRun(folder, unfinished=True), tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
     assert "**The run was not finished**" in card
-    results = yaml.safe_load(card.split("---\n")[1])["model-index"][0]["results"]
-    assert bool(results) == folder.rounds_file.exists()
     folder.checkpoint_file.unlink()
     with pytest.raises(DataError):
         TrainedRun(folder, unfinished=True)

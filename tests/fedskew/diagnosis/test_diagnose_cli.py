@@ -11,8 +11,6 @@ from scipy.stats import kurtosis
 
 from data import DataSettings, Federation, federate
 from fedskew.diagnosis.planned import moments_of
-from fedskew.diagnosis.rules import CLOSED_FORM
-from server_app.composition import closed_form_methods
 
 
 @pytest.fixture
@@ -33,11 +31,8 @@ def test_a_file_of_counts_in_words_and_as_json(
     )
     moments = tmp_path / "moments.csv"
     moments.write_text("site,mean,std\nwest,9,1\nnorth,0,1\nsouth,0,1\n")
-    for batch, small in ((20, ["west"]), (19, [])):
-        batches = ("--set", f"batch-size={batch}")
-        _, output, _ = fedskew("diagnose", counts, "--moments", moments, "--json", *batches)
-        (content,) = json.loads(output)
-        assert content["small-sites"] == small
+    _, output, _ = fedskew("diagnose", counts, "--moments", moments, "--json")
+    (content,) = json.loads(output)
     assert content["of"] == str(counts)
     assert [skew["name"] for skew in content["skews"]] == ["label", "scanner"]
     assert content["statistics"]["one-class-sites"] == ["north", "south", "west"]
@@ -56,25 +51,10 @@ def test_settings_are_diagnosed(fedskew: FedSkew) -> None:
     assert planned["skews"][0]["name"] == "label"
 
 
-def test_heads_in_closed_form_come_first_where_features_stay_as_they_are(
-    counts: Path, fedskew: FedSkew
-) -> None:
-    plan = ("--set", "model=random-conv")
-    (found,) = json.loads(fedskew("diagnose", counts, *plan, "--json")[1])
-    assert [entry["method"] for entry in found["try-first"]] == [*CLOSED_FORM]
-    assert "try first" in fedskew("diagnose", counts, *plan)[1]
-    # A model that trains its features, and counts of which no model is known.
-    for words in (("--set", "model=mlp-bn"), ()):
-        assert "try first" not in fedskew("diagnose", counts, *words)[1]
-
-
-def test_the_heads_to_try_first_are_all_there_are() -> None:
-    assert sorted(CLOSED_FORM) == sorted(closed_form_methods())
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (("README.md", "--set", "seed=1"), "--set"),
         (("nowhere.csv",), "nowhere.csv: there is no such file"),
         (("--set", "partition=pooled"), "these settings: one a site with samples alone"),
         (("tests",), "tests: there is no such file"),
