@@ -37,7 +37,9 @@ def check(path: str, given: Mapping[str, Any], cache: str) -> None:
     run = parse({**chosen, "cache": cache})
     data = load(run.data)
     notes = list(guess.notes)
-    if beyond_one(data):
+    images = [data.train.inputs, data.test.inputs] if len(data.shape) == 3 else []
+    wide = [part for part in images if isinstance(part, np.ndarray) and part.dtype == np.float32]
+    if any(part.min() < 0 or part.max() > 1 for part in wide):
         notes.append("images of floating-point numbers are taken as 0..1, and some are outside")
 
     settings, federation, refusal = partitioned(chosen, len(data.train.labels), cache)
@@ -88,13 +90,6 @@ def partitioned(
         except SettingError as error:
             refusal = refusal or str(error)
     return chosen, None, refusal
-
-
-def beyond_one(data: Dataset) -> bool:
-    """Return whether images are floating-point numbers on another scale than 0..1."""
-    images = [data.train.inputs, data.test.inputs] if len(data.shape) == 3 else []
-    wide = [part for part in images if isinstance(part, np.ndarray) and part.dtype == np.float32]
-    return any(part.min() < 0 or part.max() > 1 for part in wide)
 
 
 def print_warnings(

@@ -112,20 +112,12 @@ def predict(
     if as_json:
         print(json.dumps(predictions_json(predictions, numbers, inputs.read.left_out), indent=2))
         return
-    print_predictions(predictions, numbers, about.class_names)
-
-
-def print_predictions(
-    predictions: "list[Prediction]", numbers: "ModelNumbers | None", classes: tuple[str, ...]
-) -> None:
-    """Print the first predictions and, where classes are known, the metrics."""
     out.print(predictions_table(predictions))
     others = len(predictions) - SHOWN_ROWS
     if others > 0:
         out.print(f"and {others} more; --output FILE writes all", style="dim")
-    if numbers is None:
-        return
-    out.print(numbers_table(numbers, classes))
+    if numbers is not None:
+        out.print(numbers_table(numbers, about.class_names))
 
 
 def predictions_json(

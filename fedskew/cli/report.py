@@ -131,7 +131,13 @@ def write(
     from fedskew.report import render
 
     if html is not None:
-        write_text(render.html(documents), html)
+        page = render.html(documents)
+        try:
+            html.write_text(page)
+        except OSError as error:
+            rule = f"cannot be written: {error.strerror}"
+            raise SettingError("--html", str(html), rule) from error
+        to_stderr(f"written: {html}")
     if figures is not None:
         written = render.write_figures(documents, figures)
         to_stderr(f"written: {len(written)} files in {figures}")
@@ -227,15 +233,6 @@ def results_folder(overrides: Mapping[str, Scalar]) -> str:
         raise SettingError("--results", folder, "must name a folder")
     check_folder("--results", Path(folder))
     return folder
-
-
-def write_text(text: str, file: Path) -> None:
-    """Write a page and say so. Raises SettingError where the file cannot be written."""
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise SettingError("--html", str(file), f"cannot be written: {error.strerror}") from error
-    to_stderr(f"written: {file}")
 
 
 def keep(

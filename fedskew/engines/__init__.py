@@ -10,17 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data import require
-from data.package_files import ROOT
 from data.readers.catalog import is_sites
 from data.text import LineSink
 from fedskew.signals import one_interrupt
 
 if TYPE_CHECKING:  # it imports torch, which the gateway and most federation commands do not need
     from server_app.run_settings import RunSettings
-
-APP = ROOT
-"""The folder of the Flower app: the clone that this package is installed from."""
-
 
 ENGINES = ("inprocess", "workers", "ray")
 
@@ -69,10 +64,6 @@ class Resources:
         workers = self.workers or (1 if gpus_for(runs) else max(1, cores() // jobs))
         engine = self.engine or ("workers" if workers > 1 else "inprocess")
         return replace(self, engine=engine, jobs=jobs, workers=workers)
-
-
-ANY = Resources()
-"""All is chosen."""
 
 
 @dataclass(frozen=True)

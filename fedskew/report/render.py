@@ -1,4 +1,4 @@
-"""Reports for a terminal and as HTML, Markdown, LaTeX, CSV, JSON and BibTeX, from the same tables; figures as files."""
+"""Reports for a terminal and as HTML, Markdown, LaTeX, CSV and JSON, from the same tables; figures as files."""
 
 import csv
 import io

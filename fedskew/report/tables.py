@@ -244,17 +244,16 @@ def number_table(
             headings.append(heading)
             for row, line in zip(rows, lines, strict=True):
                 found = estimated(row) if intervals else row.estimate
-                ends = ends_of_mean(found, row.metric) if intervals and found else ""
+                ends = ""
+                if intervals and found:
+                    low, high = found.ends
+                    if in_percent(row.metric):
+                        low, high = max(low, 0.0), min(high, 100.0)
+                    ends = (
+                        ends_words(low, high, row.metric).replace("+", "").strip()
+                    )  # no differences
                 line.append(TableCell(spread_words(found, row.metric), ends))
     return table(caption, headings, lines if len(headings) > 1 else [])
-
-
-def ends_of_mean(found: Estimate, metric: str) -> str:
-    """Return the 95 % interval of a mean; of a share within 0 and 100 percent."""
-    low, high = found.ends
-    if in_percent(metric):
-        low, high = max(low, 0.0), min(high, 100.0)
-    return ends_words(low, high, metric).replace("+", "").strip()  # no differences
 
 
 def selection_table(column: ColumnResults) -> Table:

@@ -12,24 +12,21 @@ from client_app.process import code_version
 from data import DataError, DataSettings, SettingError, federate
 from data.data_warnings import refuse_untrainable
 from fedskew.data_check import print_warnings
-from fedskew.engines import ANY, JobResult, Resources
+from fedskew.engines import JobResult, Resources
 from fedskew.experiments.plan import Cell
 from server_app.plugins import check_new_methods
 from server_app.round_selection import refuse_unvalidated
 from server_app.run_folder import PACKAGES, RunFolder, divergence_words
 from server_app.run_settings import RunSettings
 
-Summaries = dict[str, dict[str, Any]]
-"""By run id."""
-
 
 def run_all(
     planned: Sequence[RunSettings],
     cells: Sequence[Cell],
     console: Console,
-    resources: Resources = ANY,
-) -> tuple[Summaries, dict[str, str]]:
-    """Execute the runs and return the summaries of those that finished, and why the others did not, by name.
+    resources: Resources,
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Execute the runs and return by run id the summaries of those that finished, and by name why others did not.
 
     The same command on another machine shares the work, where both have the results folder: each takes the runs that
     nobody has finished or is working on.
@@ -59,7 +56,7 @@ def run_all(
         jobs = [Job(run, names[run.run_id]) for run in left]
         finished_earlier = sum(result.summary is not None for result in outcomes.values())
         outcomes |= conduct(jobs, resources.shared(left), console, finished_earlier)
-    summaries: Summaries = {}
+    summaries = {}
     failed = {}
     # In the order of the plan: the runs end in another one every time.
     for name, label in names.items():
