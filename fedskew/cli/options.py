@@ -12,7 +12,6 @@ import typer
 from data import DataSettings, SettingError, require, resolve
 from data.readers.catalog import is_own, members
 from data.resolve import require_there
-from data.text import whole_number
 from fedskew.experiments import Experiment, Row, Suite, find_all, sized_suite
 from fedskew.experiments.entries import defaults, naming
 from server_app.keys import built, no_such, read_texts, typed
@@ -193,6 +192,6 @@ def words(key: str, lists: Sequence[str]) -> list[str]:
 def number(key: str, word: str) -> int:
     """Return a word as an integer. Raises SettingError for one that is none."""
     try:
-        return whole_number(word)
+        return int(word)
     except ValueError:
         raise SettingError(key, word, "must be integers separated by commas") from None

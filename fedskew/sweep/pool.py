@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from data.package_files import module_name
+from data.packages import module_name
 from data.text import LineAboutData, LineAboutRun, LineSink, printable, sentence
 from fedskew.engines import JobResult, Resources, execute, gpus_for
 from fedskew.engines.workers import end_with, fork_server, one_thread_each
