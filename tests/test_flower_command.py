@@ -9,7 +9,7 @@ import pytest
 from flower_command import flwr_run, own_superlink
 
 import fedskew
-from data.packages import ROOT as APP
+from fedskew.engines import APP
 from fedskew.engines.processes import marked
 
 SMALL = {"rounds": 1, "clients": 2, "model": "mlp-bn", "train-images": 60, "test-images": 40,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data import require
+from data.packages import ROOT
 from data.readers.catalog import is_sites
 from data.text import LineSink
 from fedskew.signals import one_interrupt
@@ -17,6 +18,8 @@ from fedskew.signals import one_interrupt
 if TYPE_CHECKING:  # it imports torch, which the gateway and most federation commands do not need
     from server_app.run_settings import RunSettings
 
+APP = ROOT
+"""The folder of the Flower app: the clone that this package is installed from."""
 ENGINES = ("inprocess", "workers", "ray")
 
 
