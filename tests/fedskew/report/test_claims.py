@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from fedskew.experiments import experiment
 from fedskew.experiments.claims import claim_of
-from fedskew.experiments.experiments import experiment
 from fedskew.experiments.plan import plan
 from fedskew.report.claims import Verdict, claim_json, judge_claim
 from fedskew.report.results import ExperimentResults, measured_runs
