@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from client_app.process import code_version
-from client_app.state import State, size, with_prefix
+from client_app.state import State, size, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, check_length, read, write_atomically, writing
 from data import Federation, SettingError
 from data.files import owner_only
@@ -280,15 +280,15 @@ class RunFolder:
         try:
             identity = {KIND: "test-predictions", "run": self.run}
             tensors, _ = read(self.predictions_file, identity)
-            subjects = tensors.get(f"{model}/subjects")
-            samples = tensors.get(f"{model}/samples")
+            said = split_prefix(tensors)[model]
+            arrays = {name: tensor.numpy() for name, tensor in said.items()}
             return Predictions(
-                log_probabilities_NC=tensors[f"{model}/log-probabilities"].numpy(),
-                labels_N=tensors[f"{model}/labels"].numpy(),
-                subjects_N=None if subjects is None else subjects.numpy(),
-                samples_N=None if samples is None else samples.numpy(),
+                arrays["log-probabilities"],
+                arrays["labels"],
+                arrays.get("subjects"),
+                arrays.get("samples"),
             )
-        except (OSError, Damaged, KeyError):
+        except (OSError, Damaged, KeyError, ValueError):
             return None
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
