@@ -213,9 +213,9 @@ def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
     raws = []
     for name in names:
         if is_own(name):
-            raw = read_own(name, settings.class_names, settings.shape, settings)
+            raw = read_own(name, settings)
         else:
-            raw = read_named(name, settings, settings.shape)
+            raw = read_named(name, settings)
         for note in raw.notes:
             log.info("%s: %s", name, text_of(note))
         raws.append(raw)
@@ -255,7 +255,7 @@ def _inputs_and_labels(raws: list[Raw], settings: DataSettings) -> Arrays:
     for key in SPLITS:
         of_members, labels_of_members = [], []
         for raw, order in zip(raws, orders, strict=True):
-            split = getattr(raw, key)
+            split = raw.splits.get(key)
             if split is None:
                 continue
             split_inputs, split_labels = checked(split, settings.shape, settings.num_classes)
@@ -306,7 +306,7 @@ def _domains_and_subjects(raws: list[Raw], key: str, has_domains: bool) -> Array
     subjects of its test samples but not of this split: nobody knows which samples of this split belong together.
     """
     arrays: Arrays = {}
-    splits = [getattr(raw, key) for raw in raws]
+    splits = [raw.splits[key] for raw in raws]
     sizes = [len(split.labels) for split in splits]
     if has_domains:
         arrays[f"{key}_domains"] = np.repeat(np.arange(len(sizes)), sizes)
@@ -353,7 +353,7 @@ def _image_paths(raw: Raw) -> Arrays:
     """Return the arrays of a data set whose inputs are the paths of image files in place of images."""
     arrays: Arrays = {}
     for key in SPLITS:
-        split = getattr(raw, key)
+        split = raw.splits.get(key)
         if split is not None:
             arrays[f"{key}_inputs"] = split.images.names
             arrays[f"{key}_labels"] = split.labels

@@ -43,7 +43,7 @@ class Samples:
         inputs = self.inputs_N
         chosen: Tensor | ImageFiles
         if isinstance(inputs, ImageFiles):
-            chosen = inputs.only(indices.cpu().numpy())
+            chosen = inputs[indices.cpu().numpy()]
         else:
             chosen = inputs[indices]
         groups = None if self.groups_N is None else self.groups_N[indices]

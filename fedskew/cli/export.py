@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from server_app.record import ModelNumbers
 
 out = console()
-READ_BY = (
-    "first_label", "pixel_range", "frame", "columns", "missing", "test_fold", "outside_folder",
-)  # fmt: skip
+READ_BY = ("pixel_range", "frame", "columns", "missing", "test_fold")
 """Settings by which inputs are read."""
 SHOWN_ROWS = 20
 """Predictions that a terminal gets; --output and --json get all."""
