@@ -28,7 +28,6 @@ from strategies.core.validation import differences, expected_of, not_finite
 MODEL_FILE = "model.safetensors"
 Metadata = Mapping[str, str]
 READ_BY = (
-    "first_label",
     "pixel_range",
     "frame",
     "columns",
@@ -64,7 +63,6 @@ class Description:
     norm: str = "batch"
     image_side: int = 0
     width: int = 0
-    first_label: int = 0
     pixel_range: str = ""
     frame: str = ""
     columns: str = ""
