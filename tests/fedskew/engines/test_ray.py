@@ -57,7 +57,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, dict[str, str
     return on_ray(tmp_path_factory.mktemp("ray"), RUNS)
 
 
-@pytest.mark.parametrize("name", ["creff+fedbn", "best round", "scaffold"])
+@pytest.mark.parametrize("name", ["creff+fedbn", "fedbn", "scaffold"])
 def test_a_run_on_ray_leaves_the_files_of_one_process(
     swept: tuple[Ends, dict[str, str]], tmp_path: Path, name: str
 ) -> None:
