@@ -67,7 +67,7 @@ class MLflow:
         uri = os.environ.get("MLFLOW_TRACKING_URI") or store.resolve().as_uri()
         self.client = MlflowClient(uri)
         existing = self.client.get_experiment_by_name(PROJECT)
-        experiment = (existing and existing.experiment_id) or self.client.create_experiment(PROJECT)
+        experiment = existing.experiment_id if existing else self.client.create_experiment(PROJECT)
         name = settings.run_id
         for earlier in self.client.search_runs([experiment], f"attributes.run_name = '{name}'"):
             self.client.delete_run(earlier.info.run_id)
