@@ -132,11 +132,15 @@ def trackers_of(
 
     One after the other: where one cannot be made, its caller has those before, and ends them.
     """
-    kinds = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
+    kinds: dict[str, type[Tracker]] = {
+        "tensorboard": TensorBoard,
+        "mlflow": MLflow,
+        "wandb": WeightsAndBiases,
+    }
     for name, kind in kinds.items():
         if not getattr(settings.general, name):
             continue
-        tracker: Tracker = kind(settings, folder)
+        tracker = kind(settings, folder)
         for record in records:
             tracker.round(record)
         yield tracker
