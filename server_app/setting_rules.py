@@ -4,7 +4,7 @@ A rule of one setting, or of one group, stands in the group's class. `check` ask
 other: the first that is broken is the one that the user reads.
 """
 
-from client_app.client import affects_training, overrides
+from client_app.client import Variant, affects_training, overrides
 from client_app.models import (
     FIXED_FEATURES,
     MODELS,
@@ -23,7 +23,7 @@ from server_app.methods import METHODS
 from server_app.plugins import sources_of
 from server_app.run_settings import RunSettings, takes_batch_norm
 from strategies import SERVER_METHODS
-from strategies.core.server import needs_holdout
+from strategies.core.server import ServerMethod, needs_holdout
 
 FIX_FEATURES = (
     f"freeze = all beside a backbone, or model = {' or '.join(FIXED_FEATURES)}, with hidden = 0"
@@ -178,7 +178,8 @@ def check_needs(run: RunSettings) -> None:
     inputs = "" if len(run.data.shape) == 3 else f"vectors of {run.data.input_shape}"
     if run.keeps_features:
         inputs = "kept features"
-    for part in (*run.variants, *run.serving):
+    parts: list[Variant | ServerMethod] = [*run.variants, *run.serving]
+    for part in parts:
         name = part.name
         if "sgd" in part.needs and run.training.optimizer != "sgd":
             rule = f"does not go with {name}, whose equations assume SGD"
@@ -195,9 +196,9 @@ def check_needs(run: RunSettings) -> None:
             raise run.error("model", rule)
         if "images" in part.needs and inputs:
             raise run.error("method", f"changes images ({name}), and the inputs are {inputs}")
-    for part in run.serving:
-        if part.needs_holdout and not run.data.holdout_per_class:
-            raise needs_holdout(part.name)
+    for server_method in run.serving:
+        if server_method.needs_holdout and not run.data.holdout_per_class:
+            raise needs_holdout(server_method.name)
 
 
 def with_batch_norm(run: RunSettings) -> str:

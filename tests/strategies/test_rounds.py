@@ -18,12 +18,12 @@ from client_app.training import steps_of
 from client_app.variants.feature_statistics import ClassMeans, LabelCounts
 from client_app.variants.logit_shift import LogitShift
 from fedskew.engines.local import LocalGrid
+from strategies.closed_form import FedNCM
 from strategies.core.exchange import TRAIN, DirectGrid, Request
 from strategies.core.node_assignment import ExchangeSettings
 from strategies.core.rounds import Rounds
 from strategies.core.server import Diverged
 from strategies.fedavg import FedAvg
-from strategies.fedncm import FedNCM
 
 CLASSES, INPUTS = 3, 4
 MODEL_BYTES = 4 * CLASSES * (INPUTS + 1)
