@@ -24,7 +24,7 @@ from fedskew.cli.options import (
 from fedskew.experiments import (
     Suite,
     find_all,
-    sized_suite,
+    papers_suite,
 )
 from fedskew.experiments.entries import defaults
 from fedskew.formatting import console, to_stdout
@@ -97,7 +97,7 @@ def report(
     folder = results_folder(overrides)
     if round:
         check_round("--round", round)
-    suite = sized_suite(names or [], experiments)
+    suite = papers_suite(names or [], experiments)
     if suite is not None:
         others = {
             "--html": html,
