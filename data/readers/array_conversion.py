@@ -108,10 +108,7 @@ def _scaled(split: Split, images: Array, settings: DataSettings, notes: Notes) -
             where = f"{split.where}: {split.named('images')}: {images.dtype}"
             proposed = (0, white_of_bits(high)) if low >= 0 else None
             raise unknown_range(where, low, high, proposed=proposed)
-    if images.dtype in (np.uint8, np.float32):
-        return images
-    notes.append(f"{images.dtype} is taken as float32")
-    return images.astype(np.float32)
+    return images if images.dtype == np.uint8 else images.astype(np.float32, copy=False)
 
 
 def with_subjects(splits: Mapping[str, Split]) -> dict[str, Split]:

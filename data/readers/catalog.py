@@ -19,7 +19,7 @@ class CatalogEntry:
     std: tuple[float, ...]
     """Of each channel, on the scale 0..1."""
     layout: str = "torchvision"
-    """Which reader of layouts.py understands the files; torchvision, or scikit-learn where there are no files."""
+    """Which reader of named.py understands the files: a key of LISTS, mat, abide, torchvision, or scikit-learn."""
     files: tuple[str, ...] = ()
     """Patterns, below data-root, of the files (or folders) of the official layout; all must be there."""
     torchvision_class: str = ""

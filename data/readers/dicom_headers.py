@@ -178,7 +178,7 @@ def _sites(files: Sequence[Path], headers: Sequence[Header], columns: Columns) -
         f"the files name {len(names)} institutions ({INSTITUTION}), which are not taken as sites"
     )
     if "" in institutions:
-        return [], "", f"{found}: {institutions.count('')} files name none"
+        return [], "", f"{found}: some files name none"
     units = columns.get("patient", files)
     sides = columns.get("split", ())
     for name in dict.fromkeys(institutions):

@@ -66,11 +66,6 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     classes = sorted(found)
     notes += [f"class {name} has no image" for name in sorted(found.difference(columns[LABEL]))]
     is_whole = "" in splits  # no folder says who tests
-    inner = [file for file in files if len(Path(file).parts) > (2 if is_whole else 3)]
-    if inner:
-        notes.append(
-            f"images in folders inside a class folder, such as {inner[0]}, are of its class too"
-        )
     is_alone = len(members(settings.dataset)) == 1  # another site may have images of other classes
     if len(classes) < 2 and is_alone and not class_names:
         rule = f"holds images of one class, {classes[0]}: {LAYOUT}"
@@ -199,7 +194,7 @@ def refuse_sites(path: Path) -> None:
     inner = [[child.name for child in visible(folder) if child.is_dir()] for folder in folders]
     first = inner[0]
     have_files = any(entry.is_file() for folder in folders for entry in visible(folder))
-    are_same = len(first) > 1 and not have_files and all(names == first for names in inner)
+    are_same = len(first) > 1 and not have_files and inner.count(first) == len(inner)
     are_split = all("train" in {SPLITS.get(name.lower()) for name in names} for names in inner)
     if are_same or are_split:
         dataset = f"domains:{name_list([f'folder:{folder}' for folder in folders])}"

@@ -40,19 +40,17 @@ def order_of(
     """
     missing = [name for name in wanted if name not in present]
     unknown = [name for name in present if name not in wanted]
-    found = []
-    if missing:
-        found.append(f"has no input column {_listed(missing)}")
-    if unknown:
-        found.append(f"has an input column {_listed(unknown)} that is unknown there")
-    if found:
-        rule = f"must have the input columns of {wanted_by}, in any order"
+    if missing or unknown:
+        found = f"has no input column {_listed(missing)}"
+        if unknown:
+            surplus = f"has an input column {_listed(unknown)} that is unknown there"
+            found = f"{found} and {surplus}" if missing else surplus
         remedy: Remedy = ""
         if reading is not None and not missing:
             remedy = (cure_of(reading, {}, unknown), " leaves out what is unknown")
-        raise DataError(f"{' and '.join(found)}: {rule}", where=where, remedy=remedy)
-    places = {name: place for place, name in enumerate(present)}
-    return np.array([places[name] for name in wanted], np.int64)
+        rule = f"must have the input columns of {wanted_by}, in any order"
+        raise DataError(f"{found}: {rule}", where=where, remedy=remedy)
+    return np.array([present.index(name) for name in wanted], np.int64)
 
 
 def _listed(names: Sequence[str]) -> str:
