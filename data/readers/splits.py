@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from data.errors import DataError, Remedy, SetOption
-from data.extras import needed
+from data.packages import needed
 from data.partitions import generator
 from data.readers.array_types import Array, Booleans, Integers, Texts
 from data.readers.image_files import ImageFiles

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from command_line import FedSkew
 
-from data.package_files import ROOT
+from data.packages import ROOT
 from fedskew.experiments.claims import claim_of
 from fedskew.experiments.experiments import experiment
 from fedskew.report.claims import Verdict
