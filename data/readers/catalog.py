@@ -193,8 +193,7 @@ KNOWN: dict[str, CatalogEntry] = {
         _HALF,
         layout="mat",
         files=("SVHN/train_32x32.mat", "SVHN/test_32x32.mat"),
-        torchvision_class="SVHN",
-        torchvision_root="SVHN",
+        how="the .mat files of SVHN's cropped digits (Netzer et al., 2011)",
     ),
     "synthdigits": CatalogEntry(
         _DIGITS,

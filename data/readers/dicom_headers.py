@@ -16,8 +16,6 @@ from data.readers.splits import Manifest
 from data.settings import DataSettings
 
 PATIENT, STUDY, INSTITUTION = "PatientID", "StudyInstanceUID", "InstitutionName"
-INDEX = "DICOMDIR"
-"""The name of a medium's list of its files, which is a DICOM file itself and no image."""
 NO_PATIENTS = frozenset((
     "anonymous", "anonymized", "anonymised", "anonym", "anon", "unknown", "deidentified", "de-identified", "removed",
     "0",
@@ -90,8 +88,8 @@ def _header(file: Path, stamp: FileStamp, keyword: str) -> Header | None:
 
 
 def notes_of_others(path: Path, files: Sequence[Path], images: Collection[Path]) -> list[str]:
-    """Return a sentence about the files below `path` that are no images; none where all are, but for an index."""
-    others = [file for file in {*files}.difference(images) if file.name != INDEX]
+    """Return a sentence about the files below `path` that are no images; none where all are."""
+    others = {*files}.difference(images)
     if not others:
         return []
     example = min(others).relative_to(path)

@@ -27,8 +27,3 @@ def is_dicom_file(path: Path) -> bool:
     """Whether a file is DICOM by its first bytes."""
     with path.open("rb") as file:
         return is_dicom(file.read(132))
-
-
-def is_medical(path: Path) -> bool:
-    """Whether a file is DICOM or NIfTI."""
-    return is_nifti(path) or is_dicom_file(path)

@@ -10,7 +10,7 @@ from data.errors import DataError, Remedy, SetOption, SettingError
 from data.packages import needed
 from data.readers.catalog import labels_file, members
 from data.readers.dicom_headers import PATIENT, headers_of, notes_of_others, plain, with_origins
-from data.readers.image_files import ANY_SIZE, ImageFiles
+from data.readers.image_files import ImageFiles, letters_of
 from data.readers.rows import (
     LABEL,
     complete_rows,
@@ -74,7 +74,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
         del columns["split"]
     manifest = Manifest(
         where=str(path),
-        inputs=ImageFiles.of(path, files, ANY_SIZE, settings),
+        inputs=ImageFiles(path, letters_of(files), settings=settings),
         columns=columns,
         names={LABEL: "class folder", "split": "folder"},
         classes=classes,
@@ -274,7 +274,7 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
     sides = [SPLITS.get(name.split("/")[0].lower(), "") for name in labelled]
     if not {"split", "fold"} & columns.keys() and {"train", "test"} <= {*sides} and all(sides):
         columns["split"], names["split"] = sides, "folder"
-    inputs = ImageFiles.of(path, labelled, ANY_SIZE, settings)
+    inputs = ImageFiles(path, letters_of(labelled), settings=settings)
     manifest = manifest_of_rows(where, inputs, columns, names, settings, dropped, notes)
     return with_origins(manifest, settings, headers_by_file=headers)
 

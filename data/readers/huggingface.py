@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from data.errors import DataError, either
 from data.packages import needed
 from data.readers.catalog import NOT_SAVED
-from data.readers.image_files import ANY_SIZE, ImageFiles, letters_of
+from data.readers.image_files import ImageFiles, letters_of
 from data.readers.intensity import Stored
 from data.readers.rows import LABEL, complete_rows, cure_of, names_of_classes, roles_of
 from data.readers.splits import Manifest, manifest_of_rows
@@ -160,7 +160,7 @@ def scan(folder: Path, settings: DataSettings) -> Manifest:
         columns["split"], names["split"] = sides, "split"
     files = [f"{key}/{row}" for key, row in (places[place] for place in kept)]
     inputs = LibraryImages(
-        folder, letters_of(files), ANY_SIZE, settings=settings, parts=images, column=column
+        folder, letters_of(files), settings=settings, parts=images, column=column
     )
     return manifest_of_rows(
         str(folder), inputs, columns, names, settings, dropped, classes=class_names

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import DataError, Remedy
+from data.errors import DataError
 from data.readers.array_types import Array, Floats, Integers
 from data.readers.image_files import ImageFiles
 from data.readers.rows import cure_of
@@ -24,7 +24,6 @@ def order_of(
     wanted: Sequence[str],
     where: str,
     wanted_by: str,
-    reading: DataSettings | None = None,
 ) -> Integers:
     """Return (F,): for each of the `wanted` columns its place in `present`.
 
@@ -33,7 +32,6 @@ def order_of(
         wanted: The names in the order that all files get.
         where: The file, which errors name.
         wanted_by: The file or model whose names `wanted` are, which errors name.
-        reading: The settings of a table, by which columns that are not wanted can be left out.
 
     Raises:
         DataError: a column is missing, or there is one that is not wanted.
@@ -45,11 +43,8 @@ def order_of(
         if unknown:
             surplus = f"has an input column {_listed(unknown)} that is unknown there"
             found = f"{found} and {surplus}" if missing else surplus
-        remedy: Remedy = ""
-        if reading is not None and not missing:
-            remedy = (cure_of(reading, {}, unknown), " leaves out what is unknown")
         rule = f"must have the input columns of {wanted_by}, in any order"
-        raise DataError(f"{found}: {rule}", where=where, remedy=remedy)
+        raise DataError(f"{found}: {rule}", where=where)
     return np.array([present.index(name) for name in wanted], np.int64)
 
 
@@ -115,5 +110,4 @@ def notes_of_gaps(gaps_F: Integers, names: Sequence[str]) -> list[str]:
     if not total:
         return []
     counts = [f"{gaps_F[place]} of {names[place]}" for place in np.flatnonzero(gaps_F).tolist()]
-    cells = "1 empty cell" if total == 1 else f"{total} empty cells"
-    return [f"missing = median fills {cells}: {', '.join(counts)}"]
+    return [f"missing = median fills {total} empty cells: {', '.join(counts)}"]

@@ -18,7 +18,7 @@ from data.partitions import generator
 from data.readers.array_types import Array, Floats, Integers
 from data.readers.catalog import FAMILIES, IMAGENET_LT, KNOWN
 from data.readers.folder import files_of_classes, visible
-from data.readers.image_files import ImageFiles
+from data.readers.image_files import ImageFiles, letters_of
 from data.readers.npz import read_arrays, read_npz
 from data.readers.splits import FOLDS, Raw, Split, stratified
 from data.settings import DataSettings
@@ -83,19 +83,16 @@ def read_named(name: str, settings: DataSettings) -> Raw:
     if [file.name for file in files] == [f"{name}.npz"]:
         return read_npz(files[0], settings)
     if known.layout != "torchvision":
-        if not files and known.torchvision_class:
-            for key in ("train", "test"):
-                _through_torchvision(name, settings, split=key)
         return read_layout(name, settings)
     splits = {}
     for key in ("train", "test"):
-        source = _through_torchvision(name, settings, train=key == "train")
+        source = _through_torchvision(name, settings, key == "train")
         images, labels = np.asarray(source.data), np.asarray(source.targets)
         splits[key] = Split(images, labels, str(Path(settings.data_root).expanduser()), key)
     return Raw(splits)
 
 
-def _through_torchvision(name: str, settings: DataSettings, **split: Any) -> Any:
+def _through_torchvision(name: str, settings: DataSettings, train: bool) -> Any:
     """Return one of torchvision's data sets, which downloads it if it may. Raises DataError."""
     import torchvision.datasets
 
@@ -104,7 +101,7 @@ def _through_torchvision(name: str, settings: DataSettings, **split: Any) -> Any
     dataset_class = getattr(torchvision.datasets, known.torchvision_class)
     folder = str(root / known.torchvision_root)
     try:
-        return dataset_class(folder, download=settings.download, **split)
+        return dataset_class(folder, train=train, download=settings.download)
     # A damaged file surfaces as anything, an AssertionError among others.
     except Exception as error:
         rule = f"torchvision cannot read {name}: {said(error)}"
@@ -132,8 +129,8 @@ def read_layout(name: str, settings: DataSettings) -> Raw:
                 rule = f"no image of a class that is asked for in {key}"
                 raise DataError(rule, where=folder)
             paths, labels = zip(*files, strict=True)
-            images = ImageFiles.of(
-                folder, paths, settings.shape, settings, central=name == IMAGENET_LT
+            images = ImageFiles(
+                folder, letters_of(paths), settings.shape, name == IMAGENET_LT, settings
             )
             splits[key] = Split(images, np.array(labels, np.int64), str(folder), key)
         return Raw(splits)

@@ -223,10 +223,8 @@ def complete_rows(
 
 def left_out(dropped: Sequence[str]) -> list[str]:
     """Return the sentence about rows that were left out, by what was missing in each; none for none."""
-    if not dropped:
-        return []
-    rows = "1 row is" if len(dropped) == 1 else f"{len(dropped)} rows are"
-    return [f"{rows} left out by missing = drop, first: {dropped[0]}"]
+    count = f"{len(dropped)} rows are left out by missing = drop"
+    return [f"{count}, first: {dropped[0]}"] if dropped else []
 
 
 def check_labels(

@@ -139,13 +139,11 @@ class Manifest:
         sentences = []
         if self.sites:
             sentences.append(f"the {len(self.sites)} sites of {self.names['site']} are the clients")
-        patients = set(self.of("patient"))
-        if patients:
-            what = self.names["patient"]
-            sentences.append(f"{len(patients)} patients by {what}, each on one side alone")
+        if self.of("patient"):
+            patients = f"{len({*self.of('patient')})} patients by {self.names['patient']}"
+            sentences.append(f"{patients}, each on one side alone")
         if not self.of("split") and not self.of("fold"):
-            who = "nothing says who tests: a fifth does, which test-fold chooses"
-            sentences.append(who)
+            sentences.append("nothing says who tests: a fifth does, which test-fold chooses")
         return sentences
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from data.errors import DataError, Remedy
 from data.readers.array_types import Floats
 from data.readers.dicom_headers import with_origins
-from data.readers.image_files import ANY_SIZE, ImageFiles
+from data.readers.image_files import ImageFiles, letters_of
 from data.readers.input_columns import notes_of_gaps
 from data.readers.rows import (
     DROP_ROWS,
@@ -80,7 +80,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
             if first != row:  # one of them might train and the other test
                 rule = f"{file} is the file of {row_of(first)} too"
                 raise DataError(rule, where=f"{path}: {row_of(row)}")
-        inputs, others = ImageFiles.of(path.parent, files, ANY_SIZE, settings), ()
+        inputs, others = ImageFiles(path.parent, letters_of(files), settings=settings), ()
     elif others:
         inputs, rows, gaps = read_numbers(table, others, rows, settings, roles)
         dropped += gaps
@@ -181,11 +181,7 @@ def _remedy_for(
 ) -> Remedy:
     """Return the remedy for a cell that is not a number; empty if none is known."""
     cell = table.columns[column][row]
-    if number_in(cell, ".") is not None:
-        return "the decimal mark of other cells is a comma"
-    if number_in(cell, ",") is not None:
-        return "a decimal comma needs semicolons or tabs between the columns"
-    if roles is None:
+    if roles is None or number_in(cell, ".") is not None or number_in(cell, ",") is not None:
         return ""
     role = role_like(column)
     if role and role not in roles:
