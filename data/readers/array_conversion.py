@@ -198,10 +198,7 @@ def bring_to(images: Array, shape: Shape) -> Array:
         images = images[..., None]
     present = images.shape[-1]
     if present != channels and (present, channels) not in ((1, 3), (3, 1)):
-        raise ValueError(
-            f"images have shape {images.shape[1:]}, read as (height, width, channels), and {present} channels cannot "
-            f"become {channels}"
-        )
+        raise ValueError(f"shape {images.shape[1:]}: {present} channels cannot become {channels}")
     result = np.empty((len(images), channels, height, width), images.dtype)
     for start in range(0, len(images), CHUNK):
         chunk = images[start : start + CHUNK]

@@ -96,9 +96,8 @@ def _domains(
     family: str, class_names: str, folder: str, domains: str, how: str
 ) -> dict[str, CatalogEntry]:
     """Return the domains of a family, of which each has a folder of images below `folder`."""
-    entries = {}
-    for domain in domains.split():
-        entries[f"{family}-{domain.replace('_', '-')}"] = CatalogEntry(
+    return {
+        f"{family}-{domain.replace('_', '-')}": CatalogEntry(
             tuple(class_names.split()),
             (3, 256, 256),
             (0.0,) * 3,
@@ -108,7 +107,8 @@ def _domains(
             how=how.format(domain=domain),
             family=family,
         )
-    return entries
+        for domain in domains.split()
+    }
 
 
 def _abide(site: str) -> CatalogEntry:
@@ -333,13 +333,7 @@ def members(dataset: str) -> tuple[str, ...]:
 
 def domain_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Names of domains: a user's own have their file's name, or their path if two have the same name."""
-    short = []
-    for name in names:
-        if is_own(name):
-            _, path = name.split(":", 1)
-            short.append(Path(path).stem)
-        else:
-            short.append(name)
+    short = [Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in names]
     if len(set(short)) == len(short):
         return tuple(short)
     return tuple(name.replace("/", "_") for name in names)

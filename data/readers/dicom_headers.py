@@ -16,6 +16,8 @@ from data.readers.splits import Manifest
 from data.settings import DataSettings
 
 PATIENT, STUDY, INSTITUTION = "PatientID", "StudyInstanceUID", "InstitutionName"
+INDEX = "DICOMDIR"
+"""The name of a medium's list of its files, which is a DICOM file itself and no image."""
 NO_PATIENTS = frozenset((
     "anonymous", "anonymized", "anonymised", "anonym", "anon", "unknown", "deidentified", "de-identified", "removed",
     "0",
@@ -74,8 +76,9 @@ def _header(file: Path, stamp: FileStamp, keyword: str) -> Header | None:
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of values that are not as the standard has them
-            wanted = [*elements.values(), "Rows"]
-            data = dicom_data(file, stop_before_pixels=True, specific_tags=wanted)
+            data = dicom_data(
+                file, stop_before_pixels=True, specific_tags=[*elements.values(), "Rows"]
+            )
             values = {name: data.get(element) for name, element in elements.items()}
         texts = {name: plain(str(value)) for name, value in values.items() if value is not None}
         return Header(**texts, has_image=bool(data.get("Rows")))
@@ -88,12 +91,12 @@ def _header(file: Path, stamp: FileStamp, keyword: str) -> Header | None:
 
 
 def notes_of_others(path: Path, files: Sequence[Path], images: Collection[Path]) -> list[str]:
-    """Return a sentence about the files below `path` that are no images; none where all are."""
-    others = {*files}.difference(images)
+    """Return a sentence about the files below `path` that are no images; none where all are, but for an index."""
+    others = [file for file in {*files}.difference(images) if file.name != INDEX]
     if not others:
         return []
-    example = min(others).relative_to(path)
-    return [f"{len(others)} files are no DICOM images and left out, such as {example}"]
+    found = f"{len(others)} files are no DICOM images and left out"
+    return [f"{found}, such as {min(others).relative_to(path)}"]
 
 
 def plain(text: str) -> str:

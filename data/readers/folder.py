@@ -66,8 +66,8 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     classes = sorted(found)
     notes += [f"class {name} has no image" for name in sorted(found.difference(columns[LABEL]))]
     is_whole = "" in splits  # no folder says who tests
-    is_alone = len(members(settings.dataset)) == 1  # another site may have images of other classes
-    if len(classes) < 2 and is_alone and not class_names:
+    # Of several sites another may have images of other classes.
+    if len(classes) < 2 and not class_names and len(members(settings.dataset)) == 1:
         rule = f"holds images of one class, {classes[0]}: {LAYOUT}"
         raise DataError(rule, where=path, remedy=remedy_for(path))
     if is_whole:
@@ -224,10 +224,8 @@ def refuse_patients(path: Path, manifest: Manifest) -> None:
 
 def with_labels(path: Path) -> str:
     """Return what to do where folders are no classes, with the whole command."""
-    table = f"write labels.csv with columns {PATIENT} and label, and check"
-    return (
-        f"{table}: fedskew data check {shlex.quote(str(path.absolute()))} --set labels=labels.csv"
-    )
+    check = f"fedskew data check {shlex.quote(str(path.absolute()))} --set labels=labels.csv"
+    return f"write labels.csv with columns {PATIENT} and label, and check: {check}"
 
 
 # ---- labels beside DICOM files ---------------------------------------------------------------------------------------
@@ -297,11 +295,12 @@ def rows_by_patient(file: Path, settings: DataSettings) -> tuple[dict[str, Row],
         DataError: no column of patients, or two rows of one that differ.
     """
     table = read_table(file)
-    stated = roles_of(str(file), table.header, settings)
-    likely = next((name for name in table.header if role_like(name) == "patient"), "")
-    stated.setdefault("patient", likely)
-    roles = {role: name for role, name in stated.items() if name and role != "path"}
-    if "patient" not in roles:
+    roles = roles_of(str(file), table.header, settings)
+    roles.pop("path", "")
+    if not settings.column_names.get("patient") and "patient" not in table.header:
+        likely = (name for name in table.header if role_like(name) == "patient")
+        roles["patient"] = next(likely, "")
+    if not roles.get("patient"):
         rule = f"must have a column {PATIENT}, and has {name_list(table.header, ', ')[:200]}"
         raise DataError(rule, where=file, remedy="a table of the files' paths is csv:FILE")
     names = {role: f"column {name}" for role, name in roles.items()}

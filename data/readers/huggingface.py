@@ -89,9 +89,9 @@ def cells_of(part: Any, name: str) -> list[str]:
     if feature is None:
         return [""] * len(part)
     if hasattr(feature, "int2str"):  # the library's ClassLabel
-        names = [feature.int2str(number).strip() for number in range(feature.num_classes)]
-        # The library writes -1 where a row has no label.
-        return ["" if value in (None, -1) else names[value] for value in part[name]]
+        # It writes -1 where a row has no label.
+        names = feature.names
+        return ["" if value in (None, -1) else names[value].strip() for value in part[name]]
     return ["" if value is None else str(value).strip() for value in part[name]]
 
 

@@ -74,7 +74,7 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
     except Exception as error:
         rule = f"cannot be read as an image: {said(error)}"
         if isinstance(error, UnidentifiedImageError):
-            rule = f"is no image that can be read: must be {', '.join(FORMATS)}, DICOM or NIfTI"
+            rule = f"is damaged or no image: must be {', '.join(FORMATS)}, DICOM or NIfTI"
         raise DataError(rule, where=file) from error
 
 

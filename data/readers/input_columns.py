@@ -12,9 +12,8 @@ from data.readers.image_files import ImageFiles
 from data.readers.rows import cure_of
 from data.readers.splits import Raw, Split
 from data.settings import DataSettings
+from data.text import printable
 
-LISTED = 5
-"""Names that a sentence lists; of more it gives the number."""
 ORDER_COUNTS = "the input columns have no names, so their order counts"
 """The note about vectors without names."""
 
@@ -36,7 +35,8 @@ def order_of(
     Raises:
         DataError: a column is missing, or there is one that is not wanted.
     """
-    missing = [name for name in wanted if name not in present]
+    places = {name: place for place, name in enumerate(present)}
+    missing = [name for name in wanted if name not in places]
     unknown = [name for name in present if name not in wanted]
     if missing or unknown:
         found = f"has no input column {_listed(missing)}"
@@ -45,14 +45,12 @@ def order_of(
             found = f"{found} and {surplus}" if missing else surplus
         rule = f"must have the input columns of {wanted_by}, in any order"
         raise DataError(f"{found}: {rule}", where=where)
-    return np.array([present.index(name) for name in wanted], np.int64)
+    return np.array([places[name] for name in wanted], np.int64)
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many others there are."""
-    text = ", ".join(repr(name[:80]) for name in names[:LISTED])
-    others = len(names) - LISTED
-    return f"{text} and {others} others" if others > 0 else text
+    """Return the names, cut where they are many."""
+    return printable(", ".join(map(repr, names)))
 
 
 def column_labels(columns: Sequence[str], features: int) -> tuple[str, ...]:

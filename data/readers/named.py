@@ -38,7 +38,10 @@ Scanner = Callable[[NDArray[np.float64], np.random.Generator], NDArray[np.float6
 SCANNERS: dict[str, Scanner] = {
     "plain": lambda images_NHW, draws: images_NHW,
     "faint": lambda images_NHW, draws: 0.25 * images_NHW,
-    "blurred": lambda images_NHW, draws: _blurred(images_NHW),
+    # Every pixel becomes the mean of the 3 x 3 around it; beyond the edge it is dark.
+    "blurred": lambda images_NHW, draws: needed(
+        "scipy.ndimage", "simulation", "dataset = digits-blurred", verb="blurs"
+    ).uniform_filter(images_NHW, size=(1, 3, 3), mode="constant"),
     "noisy": lambda images_NHW, draws: images_NHW + draws.normal(0, 64, images_NHW.shape),
 }
 """What becomes of images (N, 8, 8) on the scale 0..255; what falls outside of it is cut off."""
@@ -398,15 +401,6 @@ def scanned(split: Split, scanner: str) -> Split:
     shown_NHW = SCANNERS[scanner](images_NHW, noise)
     shown = np.clip(np.rint(shown_NHW), 0, 255).astype(np.uint8)
     return replace(split.take(chosen, split.key), images=shown)
-
-
-def _blurred(images_NHW: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Every pixel becomes the mean of the 3 x 3 around it; beyond the edge it is dark."""
-    filters = needed("scipy.ndimage", "simulation", "dataset = digits-blurred", verb="blurs")
-    blurred_NHW: NDArray[np.float64] = filters.uniform_filter(
-        images_NHW, size=(1, 3, 3), mode="constant"
-    )
-    return blurred_NHW
 
 
 # ---- FedBN's recipe ------------------------------------------------------------------------------------------------

@@ -226,8 +226,8 @@ def divided(manifest: Manifest, settings: DataSettings) -> Raw:
 
 def numbered(texts: Sequence[str]) -> Integers:
     """Return (N,): the place of each text in the sorted different texts."""
-    _, numbers_N = np.unique(np.array(texts), return_inverse=True)
-    return numbers_N.astype(np.int64)
+    numbers_N: Integers = np.unique(np.array(texts), return_inverse=True)[1].astype(np.int64)
+    return numbers_N
 
 
 def sides(manifest: Manifest, everything: Split, settings: DataSettings) -> Texts:
