@@ -13,7 +13,7 @@ from torch import Tensor
 
 from client_app.metrics import Scores
 from client_app.models.classifier import in_batches
-from client_app.state import State
+from client_app.state import State, weighted_mean
 from data import DataError, DataSettings, Samples, SettingError, require
 from data.errors import Remedy
 from data.readers.array_conversion import checked, converted
@@ -37,7 +37,7 @@ from data.text import name_list, printable
 from fedskew.export.model_folder import Description, ModelFolder
 from server_app.evaluation import metrics_from, positive_class
 from server_app.record import ModelNumbers
-from strategies.batch_norm import averaged, reestimated
+from strategies.batch_norm import reestimated
 
 AVERAGED, REESTIMATED = "averaged", "re-estimate"
 """What stands for batch norm at a site nobody trained with: the sites' mean, or their mean weights and the inputs' own
@@ -404,8 +404,9 @@ def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:
         if folder.only_batch_norm_is_private:
             rule += f", or for a site nobody trained with {AVERAGED} or {REESTIMATED}"
         raise SettingError("--site", site, rule)
-    states = dict(enumerate(folder.sites.values()))
-    mean = {**folder.shared, **averaged(states, dict(enumerate(folder.samples.values())))}
+    # What FedAvg would make of them: of running variances too, without the spread between the sites' means.
+    of_sites = weighted_mean(list(folder.sites.values()), list(folder.samples.values()))
+    mean = {**folder.shared, **of_sites}
     if site == AVERAGED:
         return mean
     if len(inputs.samples) < 2:
