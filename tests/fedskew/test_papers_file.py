@@ -1,4 +1,4 @@
-"""Papers in a file of experiments: claims, the smaller editions that they are measured on, and suites of a size."""
+"""Papers in a file of experiments: claims, the smaller editions that they are measured on, and suites of papers."""
 
 from collections import Counter
 from pathlib import Path
@@ -16,7 +16,7 @@ from fedskew.experiments import (
     entries_in,
     experiment,
     find_all,
-    sized_suite,
+    papers_suite,
 )
 from fedskew.experiments.claims import HeldBy
 from fedskew.experiments.plan import plan
@@ -36,12 +36,12 @@ SMALL = {
 
 
 def file_of(folder: Path, beside: bool = False, **changes: Any) -> Path:
-    """Return a file of a paper's entry, changed so, its smaller edition and a suite of every size.
+    """Return a file of a paper's entry, changed so, its smaller edition and a suite of papers.
 
     `beside` names the paper's entry beside what the laptop's suite needs.
     """
     path = folder / "experiments.yaml"
-    suites: dict[str, Any] = {size: {"title": size, "size": size} for size in ("laptop", "full")}
+    suites: dict[str, Any] = {"laptop": {"title": "laptop", "papers": True}}
     if beside:
         suites["laptop"]["experiments"] = ["large"]
     path.write_text(yaml.safe_dump({"large": {**PAPER, **changes}, "small": SMALL, **suites}))
@@ -69,18 +69,18 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("fault", WRONG)
 def test_what_a_paper_s_entry_cannot_mean_is_refused(fault: str, tmp_path: Path) -> None:
-    assert len(entries_in(file_of(tmp_path))) == 4  # the control
+    assert len(entries_in(file_of(tmp_path))) == 3  # the control
     changes, place = WRONG[fault]
     with pytest.raises(SettingError) as raised:
         entries_in(file_of(tmp_path, **changes))
     assert f"{raised.value.where}: {raised.value.key}" == f"experiments.yaml: {place}"
 
 
-def test_a_suite_of_a_size_is_what_the_papers_claims_need(tmp_path: Path) -> None:
+def test_a_suite_of_papers_is_what_the_papers_claims_need(tmp_path: Path) -> None:
     path = file_of(tmp_path)
     suites = [entry for entry in entries_in(path).values() if isinstance(entry, Suite)]
     members = {suite.name: suite.experiments for suite in suites}
-    assert members == {"laptop": ("small",), "full": ("large",)}
+    assert members == {"laptop": ("small",)}
     assert [entry.name for entry in find_all(["laptop"], path)] == ["small"]
     beside = file_of(tmp_path, beside=True)
     assert [entry.name for entry in find_all(["laptop"], beside)] == ["small", "large"]
@@ -132,7 +132,7 @@ def test_the_papers_have_so_many_claims_and_every_test_that_holds_one_is_there()
 
 def test_a_suite_of_papers_stands_alone() -> None:
     with pytest.raises(SettingError):
-        sized_suite(["papers", "demo"])
-    found = sized_suite(["papers"])
-    assert found is not None and found.size == "laptop"
-    assert sized_suite(["demo", "quick"]) is None
+        papers_suite(["papers", "demo"])
+    found = papers_suite(["papers"])
+    assert found is not None and found.papers
+    assert papers_suite(["demo", "quick"]) is None
