@@ -20,16 +20,15 @@ from data.readers.catalog import (
     members,
 )
 from data.text import in_shell, name_list
-from fedskew.cli.options import AsJson, Settings
-from fedskew.cli.run_selection import check_settings, checked_texts
-from fedskew.cli.terminal import (
+from fedskew.cli.options import AsJson, Settings, check_settings, checked_texts
+from fedskew.formatting import (
     BAD_INPUT,
     TYPER_SUGGESTS,
     complain,
     console,
     print_rows,
+    terminal_table,
 )
-from fedskew.formatting import terminal_table
 
 # What reads data imports torch, which takes seconds: the commands import it after their first checks.
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ def own_name(path: str) -> str:
 
             kind = kind_of_path(file)
         return f"{kind}:{file}"
-    if kind == "medmnist":  # the name of a data set that is downloaded
+    if kind == "medmnist":  # the name of a data set
         return path
     raise DataError("there is no such file or folder", where=location)
 
