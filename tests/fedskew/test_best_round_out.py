@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import FedSkew
 from exported_models import write_test_set
 from in_process import KEEP_BEST, experiment, small
 from safetensors.torch import load_file
@@ -27,7 +26,7 @@ PLAIN = {**FEDAVG, "keep_best": "", "rounds": 2}
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(tmp_path_factory):
     """Finished runs whose best round is not the last, and one of FedAvg without keep-best."""
     folder = tmp_path_factory.mktemp("results")
     for changes in (FEDAVG, CREFF, FEDBN):
@@ -49,7 +48,7 @@ def kept_round(folder: RunFolder, model: str) -> dict[str, Any]:
     return entry
 
 
-def test_both_rounds_are_exported_side_by_side(results: Path) -> None:
+def test_both_rounds_are_exported_side_by_side(results):
     folder = folder_of(results, CREFF)
     for model in ("average", "creff"):
         last = TrainedRun(folder, model)
@@ -66,9 +65,7 @@ def test_both_rounds_are_exported_side_by_side(results: Path) -> None:
     assert len({*rounds.values()}) == 2, "each model has a best round of its own"
 
 
-def test_predictions_of_the_best_round_have_its_recorded_numbers(
-    results: Path, tmp_path: Path
-) -> None:
+def test_predictions_of_the_best_round_have_its_recorded_numbers(results, tmp_path):
     """Of FedBN: every client's kept tensors are those of that round, not of the last one."""
     changes = FEDBN
     folder = folder_of(results, changes)
@@ -89,25 +86,23 @@ def test_predictions_of_the_best_round_have_its_recorded_numbers(
             assert numbers is not None and numbers.confusion is not None
             total += torch.tensor(numbers.confusion)
         confusions[round] = total.tolist()
-    last = folder.summary()["models"]["average"]["last"]  # type: ignore[index]
+    last = folder.summary()["models"]["average"]["last"]
     assert confusions == {"best": entry["confusion"], "last": last["confusion"]}
     assert confusions["best"] != confusions["last"]
 
 
-def test_the_commands_take_the_round_and_say_it(
-    results: Path, tmp_path: Path, fedskew: FedSkew
-) -> None:
+def test_the_commands_take_the_round_and_say_it(results, tmp_path, fedskew):
     folder = folder_of(results, FEDAVG)
     best = f"round {kept_round(folder, 'average')['round']}, the best by balanced-accuracy"
     output = tmp_path / "model"
     code, _, errors = fedskew("export", folder.path, "--round", "best", "--output", output)
     assert code == 0 and best in errors
-    write_test_set(small(results, **FEDAVG), tmp_path / "test.npz")
+    write_test_set(small(results, **FEDAVG).flat(), tmp_path / "test.npz")
     code, _, errors = fedskew("predict", output, tmp_path / "test.npz", "--json")
     assert code == 0 and best in errors
 
 
-def test_a_round_that_is_not_there_is_refused(results: Path) -> None:
+def test_a_round_that_is_not_there_is_refused(results):
     folder = folder_of(results, FEDAVG)
     plain = folder_of(results, PLAIN)
     assert TrainedRun(plain, round="last").best_by == ""
@@ -116,7 +111,7 @@ def test_a_round_that_is_not_there_is_refused(results: Path) -> None:
             TrainedRun(of_run, round=round)
 
 
-def test_python_gives_both_rounds(results: Path, tmp_path: Path) -> None:
+def test_python_gives_both_rounds(results, tmp_path):
     folder = folder_of(results, CREFF)
     result = fedskew.load(folder.path)
     assert result.numbers("best") == kept_round(folder, "creff")
@@ -128,7 +123,7 @@ def test_python_gives_both_rounds(results: Path, tmp_path: Path) -> None:
         fedskew.load(folder_of(results, PLAIN).path).numbers("best")
 
 
-def test_the_report_takes_either_round(results: Path, fedskew: FedSkew) -> None:
+def test_the_report_takes_either_round(results, fedskew):
     words = ("report", "--results", str(results), "--round")
     _, printed, _ = fedskew(*words, "best", "--json")
     numbers = [number for report in json.loads(printed) for number in report["numbers"]]

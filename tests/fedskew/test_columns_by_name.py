@@ -1,4 +1,4 @@
-"""The columns of a table are matched by name: in one data set, between sites, and by an exported model."""
+"""The columns of a table are matched by name: in one data set, and between sites."""
 
 import csv
 import json
@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from data import DataError, DataSettings, load
-from fedskew import from_arrays
 from site_agent.cli import main as site_command
 from tests.site_files import agreed, site_entries, write
 
 COLUMNS = ("age", "bmi", "heart rate", "a, b")
 REVERSED = COLUMNS[::-1]
-SETTINGS = {"classes": "healthy,ill", "input-shape": "4"}
 TRAINING = {"model": "mlp-bn", "rounds": "2", "batch-size": "16", "device": "cpu"}
 
 
@@ -53,10 +51,6 @@ def vectors(file, number, order=COLUMNS, names=True):
         test_images=inputs[30:], test_labels=labels[30:], **columns,
     )  # fmt: skip
     return file
-
-
-def words(settings):
-    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
 def several(*files):
@@ -112,10 +106,11 @@ def checked(site, monkeypatch, capsys):
 
 def test_sites_train_by_the_names_of_federation_toml(tmp_path, fedskew):
     hashes = set()
+    shape = [f"{key}={value}" for key, value in TRAINING.items()]
     for name, east in (("same", COLUMNS), ("other", REVERSED)):
         folder = site_folders(tmp_path / name, east, input_columns=list(COLUMNS))
-        dataset = f"sites:{folder}/federation.toml"
-        settings = words({**TRAINING, "dataset": dataset, "results": str(folder / "results")})
+        data = [f"dataset=sites:{folder}/federation.toml", f"results={folder}/results"]
+        settings = [word for pair in (*shape, *data) for word in ("--set", pair)]
         status, _, errors = fedskew("run", "--sites", folder, *settings)
         assert status == 0, errors
         (summary,) = (folder / "results").glob("*/summary.json")
@@ -138,13 +133,13 @@ def test_a_site_checks_its_columns(tmp_path, monkeypatch, capsys, east, changes,
     assert row.startswith(mark) and said in row
 
 
+SCALE = ("--mean", "3", "--std", "2")
+
+
 @pytest.mark.parametrize(
     ("given", "agreed_on"),
     [
-        (
-            ["--columns", "FILE.npz", "--mean", "3", "--std", "2"],
-            (list(COLUMNS), "4", [3.0], [2.0]),
-        ),
+        (["--columns", "FILE.npz", *SCALE], (list(COLUMNS), "4", [3.0], [2.0])),
         (["--columns", "FILE.npz", "--mean", "3"], None),
         (["--input-shape", "1x8x8"], (None, "1x8x8", [0.5], [0.5])),
         (["--columns", "age,age"], None),
@@ -163,52 +158,3 @@ def test_a_new_federation_agrees_on_columns(tmp_path, fedskew, given, agreed_on)
     entries = tomllib.loads((tmp_path / "lab/federation.toml").read_text())
     keys = ("input-columns", "input-shape", "mean", "std")
     assert tuple(entries.get(key) for key in keys) == agreed_on
-
-
-# ---- files that are made ---------------------------------------------------------------------------------------------
-
-
-def test_an_exported_model_finds_its_columns_by_name(tmp_path, fedskew):
-    file = table(tmp_path / "train.csv", 0)
-    settings = {"dataset": f"csv:{file}", "partition": "iid", "clients": "2"}
-    results = {"results": str(tmp_path / "results")}
-    assert fedskew("run", *words({**SETTINGS, **TRAINING, **settings, **results}))[0] == 0
-    (folder,) = (tmp_path / "results").iterdir()
-    model = tmp_path / "model"
-    assert fedskew("export", folder, "--output", model)[0] == 0
-
-    def predicted(file):
-        status, output, errors = fedskew("predict", model, file, "--json")
-        assert status == 0, errors
-        rows = json.loads(output)["predictions"]
-        return np.array([[*row["probabilities"].values()] for row in rows]), errors
-
-    of_table, _ = predicted(table(tmp_path / "new.csv", 5))
-    assert len(of_table) == 40  # all rows, whoever tests
-    assert np.array_equal(predicted(table(tmp_path / "other.csv", 5, REVERSED))[0], of_table)
-    for order, names in ((REVERSED, True), (COLUMNS, False)):
-        of_arrays, errors = predicted(vectors(tmp_path / f"{names}.npz", 5, order, names))
-        assert np.allclose(of_arrays, of_table[30:], atol=1e-6)
-        assert ("order counts" in errors) == (not names)
-    file = table(tmp_path / "wrong.csv", 5, age="years")
-    status, _, errors = fedskew("predict", model, file)
-    assert (status, errors.count("\n")) == (2, 1) and str(file) in errors
-
-
-class Frame:
-    """What `from_arrays` needs of a DataFrame: its columns, and itself as an array."""
-
-    def __init__(self, numbers_NF, columns):
-        self.numbers_NF = numbers_NF
-        self.columns = columns
-
-    def __array__(self, dtype=None, copy=None):
-        return self.numbers_NF
-
-
-def test_frames_in_memory_keep_their_names(tmp_path):
-    numbers, labels = numbers_of(0)
-    train, test = Frame(numbers, [*COLUMNS]), Frame(numbers[:, ::-1], [*REVERSED])
-    made = from_arrays((train, labels), (test, labels), folder=tmp_path)
-    data = load(DataSettings(**{key.replace("-", "_"): value for key, value in made.items()}))
-    assert data.input_columns == COLUMNS and np.array_equal(data.test.inputs, numbers)
