@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from data.errors import DataError, Remedy, SetOption, SettingError
-from data.extras import needed
+from data.packages import needed
 from data.readers.catalog import labels_file, members
 from data.readers.dicom_headers import PATIENT, headers_of, notes_of_others, plain, with_origins
 from data.readers.image_files import ANY_SIZE, ImageFiles

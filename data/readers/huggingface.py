@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.errors import DataError, either
-from data.extras import needed
+from data.packages import needed
 from data.readers.catalog import NOT_SAVED
 from data.readers.image_files import ANY_SIZE, ImageFiles, letters_of
 from data.readers.intensity import Stored

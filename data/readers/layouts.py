@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data.errors import DataError
-from data.extras import needed
+from data.packages import needed
 from data.partitions import generator
 from data.readers.abide import read_site
 from data.readers.array_types import Shape

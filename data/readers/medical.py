@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError, SetOption
-from data.extras import needed
+from data.packages import needed
 from data.readers.array_types import Array, Booleans, Bytes, Floats
 from data.readers.intensity import Stored, chosen_frame
 from data.settings import LARGEST_IMAGE, DataSettings

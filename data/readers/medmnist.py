@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import DataError, SetOption
-from data.extras import needed
+from data.packages import needed
 from data.settings import DataSettings
 from data.text import said
 

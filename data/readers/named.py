@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError
-from data.extras import needed
+from data.packages import needed
 from data.partitions import generator
 from data.readers.catalog import FAMILIES, KNOWN
 from data.readers.image_files import ImageFiles

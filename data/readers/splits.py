@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from data.errors import DataError, Remedy, SetOption
-from data.extras import needed
+from data.packages import needed
 from data.partitions import generator
 from data.readers.array_types import Array, Booleans, Integers, Shape, Texts
 from data.readers.image_files import ImageFiles

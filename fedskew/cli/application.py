@@ -163,7 +163,7 @@ def run_command_line() -> int:
     except IsADirectoryError as error:
         return complain(f"{error.filename}: is a folder where a file belongs", BAD_INPUT)
     except ModuleNotFoundError as error:
-        from data.extras import explained
+        from data.packages import explained
 
         # Of a module that is in no extra it says nothing: that is a fault of FedSkew's.
         sentence = explained(error, EXTRA_OF.get("".join(sys.argv[1:2]), ""))

@@ -128,7 +128,7 @@ def save(
     """Save a partition to a file, for the setting partition-file."""
     stated = checked_texts(settings)
     from data import federate
-    from data.export import save_partition
+    from data.partition_files import save_partition
     from server_app.settings import parse
 
     chosen = parse(stated)
@@ -233,7 +233,7 @@ def export_sites(
         given["clients"] = sites
     check_settings(given)
     from data import federate
-    from data.export import write_sites
+    from data.partition_files import write_sites
     from server_app.settings import parse
 
     chosen = parse(given)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from data import DataSettings, SettingError, require, resolve
 from data.readers.catalog import is_own, members
 from data.resolve import require_there
-from data.text import whole_number
 from fedskew.experiments.entries import defaults, naming
 from fedskew.experiments.experiments import Experiment, Row, Suite, find_all, sized_suite
 from server_app.keys import built, no_such, read_texts, typed
@@ -166,6 +165,6 @@ def words(key: str, lists: Sequence[str]) -> list[str]:
 def number(key: str, word: str) -> int:
     """Return a word as an integer. Raises SettingError for one that is none."""
     try:
-        return whole_number(word)
+        return int(word)
     except ValueError:
         raise SettingError(key, word, "must be integers separated by commas") from None

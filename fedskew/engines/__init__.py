@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data import require
-from data.package_files import ROOT
+from data.packages import ROOT
 from data.readers.catalog import is_sites
 from data.text import LineSink
 from fedskew.signals import one_interrupt

@@ -15,7 +15,7 @@ from pydantic import Field, PlainValidator, model_validator
 from pydantic.dataclasses import dataclass
 
 from data import SettingError, require
-from data.package_files import ROOT
+from data.packages import ROOT
 from fedskew.experiments.claims import (
     STRICT,
     Claim,

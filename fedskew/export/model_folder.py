@@ -23,7 +23,6 @@ from client_app.models import (
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings
-from data.text import whole_number
 from strategies.core.validation import differences, expected_of, not_finite
 
 MODEL_FILE = "model.safetensors"
@@ -110,7 +109,7 @@ class Description:
                 if isinstance(field.default, tuple):
                     values[field.name] = tuple(json.loads(text))
                 elif isinstance(field.default, int):
-                    values[field.name] = whole_number(text)
+                    values[field.name] = int(text)
                 else:
                     values[field.name] = text
             return Description(**values)

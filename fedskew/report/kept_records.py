@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data import DataError, SettingError
-from data.package_files import ROOT
+from data.packages import ROOT
 from fedskew.formatting import plural
 from fedskew.report.runs import Run
 from server_app.keys import SELECTIONS

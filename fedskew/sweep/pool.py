@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 import psutil
 import torch
 
-from data.package_files import module_name
+from data.packages import module_name
 from data.text import LineSink, printable, sentence
 from fedskew.engines import Resources, execute, gpus_for
 from fedskew.engines.workers import end_with, fork_server, one_thread_each

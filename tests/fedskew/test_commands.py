@@ -322,7 +322,10 @@ def test_bad_settings_are_one_sentence_before_any_engine_starts(own_data, fedske
         ("--seed 0,x", "--seed = 'x': must be integers"),
         ("--seed 0 --set seed=1", "--seed = '0': --set states it as well"),
         ("demo --method fedavg", "does not go with experiments"),
-        ("fails --set rounds=-1", "fails-fedshift-one-class: rounds = -1: must be 0 to 1000000"),
+        (
+            "fails --set rounds=-1",
+            "fails-fedshift-one-class: rounds = -1: must be at least 0 and at most 1000000",
+        ),
         ("--jobs 2", "--jobs = 2: is for several runs"),
         ("--workers -1", "-1 is not in the range x>=0."),
         ("--results=", "results = '': must name a folder"),

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from data import SettingError
-from data.package_files import ROOT
+from data.packages import ROOT
 from fedskew.experiments.claims import HeldBy, claim_of
 from fedskew.experiments.experiments import (
     FILE,
