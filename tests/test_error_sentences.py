@@ -16,7 +16,7 @@ from data.errors import NO_VALUE
 from data.partition_files import read as read_partition
 from data.settings import DataSettings
 from fedskew.diagnosis.table import read_counts
-from fedskew.experiments.experiments import entries_in
+from fedskew.experiments import entries_in
 from fedskew.federation.folder import FederationFolder
 from server_app.settings import parse, parse_texts
 from site_agent.config import read_link, read_site

@@ -20,16 +20,15 @@ from data.readers.catalog import (
     members,
 )
 from data.text import in_shell, name_list
-from fedskew.cli.options import AsJson, Settings
-from fedskew.cli.run_selection import check_settings, checked_texts
-from fedskew.cli.terminal import (
+from fedskew.cli.options import AsJson, Settings, check_settings, checked_texts
+from fedskew.formatting import (
     BAD_INPUT,
     TYPER_SUGGESTS,
     complain,
     console,
     print_rows,
+    terminal_table,
 )
-from fedskew.formatting import terminal_table
 
 # What reads data imports torch, which takes seconds: the commands import it after their first checks.
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from data import DataError, DataSettings, SettingError
 from data.text import NAMES_RULE, names_in
 from fedskew.cli import federation_runs
 from fedskew.cli.federation_runs import CoordinatorKey, Folder
-from fedskew.cli.terminal import TYPER_SUGGESTS, console
+from fedskew.formatting import TYPER_SUGGESTS, console
 
 application = typer.Typer(
     help="Commands for the coordinator of a federation between sites.",

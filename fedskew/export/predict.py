@@ -151,7 +151,7 @@ def reader_of(path: Path) -> Callable[[Path, Description, DataSettings], Read]:
 
 def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
     """Read the test samples of what training takes."""
-    if len(about.shape) == 1 and path.is_file():
+    if path.is_file():
         read = npz(path, about, settings, "test_")  # by the model's medians, not the file's own
     else:
         classes = about.class_names

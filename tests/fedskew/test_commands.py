@@ -18,6 +18,7 @@ import pytest
 import fedskew as workbench
 from fedskew.cli.application import COMMANDS, loaded
 
+MINE = "--experiments experiments.yaml"
 QUICK = "--engine inprocess --set rounds=1 --set local-steps=1 --set model=linear"
 SUMMARY = [
     "run", "method", "rows", "rounds", "models", "failures", "hash", "partition-hash", "seconds-of-this-start",
@@ -27,14 +28,15 @@ REPORT = [
     "runs", "command",
 ]  # fmt: skip
 DIAGNOSIS = [
-    "of", "skews", "failing", "try-first", "line", "remark", "small-sites", "without-samples", "statistics", "moments",
+    "of", "skews", "failing", "line", "remark", "without-samples", "statistics", "moments",
 ]  # fmt: skip
 Good = tuple[str, list[str]]
+PLAN = ["run", "label", "model", "rounds", "left", "missing", "cost"]
 GOOD: dict[str, list[Good]] = {
     "run": [
         (f"{QUICK} --results results --json", SUMMARY),
-        (f"mine {QUICK} --results results --json", SUMMARY),
-        ("mine --dry-run --json", ["run", "label", "model", "rounds", "left", "missing", "cost"]),
+        (f"mine {MINE} {QUICK} --results results --json", SUMMARY),
+        (f"mine {MINE} --dry-run --json", PLAN),
     ],
     "list": [
         ("methods --json", ["method", "what", "parts", "uploads beside the model", "paper"]),
@@ -59,7 +61,7 @@ GOOD: dict[str, list[Good]] = {
 }
 """By command: good calls, and the keys that its JSON has, or each element of it; without keys, it prints text."""
 ELSEWHERE = {
-    "select", "verify",
+    "select",
     *(f"federation {name}" for name in (
         "add", "agree", "alive", "renew", "run", "serve", "status", "submit", "up",
     )),
@@ -77,7 +79,6 @@ BAD = {
     "select": "--minutes 1 --target best",
     "report": "no-experiment",
     "keep": "demo",
-    "verify": "papers --records kept",
     "export": "no-run",
     "predict": "no-model images.npz",
     "federation add": "nowhere north KEY",
@@ -211,7 +212,6 @@ MISTAKES = {
     "data check here.csv --set test-fold=x": "test-fold = 'x'",
     "run --row fedavg": "--row = ['fedavg']: is for several runs",
     "select --minutes 1 --set results=kept": "results = 'kept': is stated by --results",
-    "verify papers --set results=kept": "results = 'kept': has no effect",
 }
 """Command lines, each with words of the sentence that refuses it."""
 
@@ -260,7 +260,8 @@ def test_a_run_prints_rounds_table_and_folder_and_is_not_repeated_unless_asked(t
 @pytest.mark.parametrize("seeds", ["0", "3,4"])
 def test_an_experiment_ends_with_the_text_of_its_report(room, fedskew, seeds):
     words = ["mine", "--results", "results", *QUICK.split()[2:]]
-    status, output, errors = fedskew("run", *words, "--engine", "inprocess", "--seed", seeds)
+    own = MINE.split()
+    status, output, errors = fedskew("run", *words, *own, "--engine", "inprocess", "--seed", seeds)
     assert status == 0, errors
     entry = json.loads((room / "experiments.yaml").read_text())
     entry["mine"]["seeds"] = [int(seed) for seed in seeds.split(",")]

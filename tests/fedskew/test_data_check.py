@@ -58,8 +58,6 @@ def test_it_says_where_the_default_partition_will_not_do(tmp_path, fedskew):
     assert output.splitlines()[-1].endswith("--set 'partition=iid' --set 'clients=2'")
 
 
-# ---- the commands that it prints -------------------------------------------------------------------------------------
-
 QUICK = ("--set", "rounds=1", "--set", "local-epochs=1", "--engine", "inprocess")
 NORTH, SOUTH = "St. Mary, north", "it's south"
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import yaml
 from client_app.client import Variant, affects_training
 from client_app.variants import VARIANTS
 from data import SettingError
-from fedskew.experiments.experiments import FILE, Experiment, entries_in, experiment, find_all
+from fedskew.experiments import FILE, Experiment, entries_in, experiment, find_all
 from fedskew.experiments.plan import (
     Cell,
     Tuned,
@@ -141,21 +140,18 @@ def test_numbers_are_read_as_in_yaml_1_2(tmp_path):
     assert (entry.title, entry.settings) == ("1e5f", {"learning-rate": 0.01})
 
 
-def test_a_file_of_one_s_own_goes_before_the_shipped_one(tmp_path, monkeypatch, caplog):
+def test_a_file_of_one_s_own_goes_before_the_shipped_one(tmp_path):
     with pytest.raises(SettingError) as caught:
         find_all(["demo", "dmo"])
     assert (caught.value.value, caught.value.remedy) == ("dmo", "did you mean demo?")
-    monkeypatch.chdir(tmp_path)
-    for name, rounds in (("experiments.yaml", 1), ("others.yaml", 2)):
-        entry = f"{{title: Mine, methods: [fedavg], settings: {{rounds: {rounds}}}}}"
-        Path(name).write_text(f"mine: {entry}\ndemo-tail: {entry}\n")
-    (mine, tail, tails) = find_all(["mine", "demo-tail", "demo-tails"])
+    entry = "{title: Mine, methods: [fedavg], settings: {rounds: 1}}"
+    file = tmp_path / "others.yaml"
+    file.write_text(f"mine: {entry}\ndemo-tail: {entry}\n")
+    (mine, tail, tails) = find_all(["mine", "demo-tail", "demo-tails"], file)
     assert mine.settings == tail.settings == {"rounds": 1}
     assert tails.title == SHIPPED["demo-tails"].title
-    assert caplog.messages == ["read from ./experiments.yaml: mine, demo-tail"]
-    assert find_all(["mine"], Path("others.yaml"))[0].settings == {"rounds": 2}
     with pytest.raises(SettingError) as caught:
-        find_all(["nowhere"], Path("others.yaml"))
+        find_all(["nowhere"], file)
     assert caught.value.rule == "is not in others.yaml or experiments.yaml"
 
 
@@ -227,8 +223,6 @@ def test_a_new_hook_counts_as_training(monkeypatch):
     assert affects_training(kind)
     assert not split(built(methods=["ccvr"]).rows[0])[1]
 
-
-# ---- tuned settings --------------------------------------------------------------------------------------------------
 
 SMALL = {
     "dataset": "digits",

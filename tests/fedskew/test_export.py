@@ -54,18 +54,12 @@ def test_each_site_has_a_file_of_what_it_keeps(fedbn, tmp_path):
     assert ModelFolder(folder).samples == {"bright": 40, "dark": 40}
 
 
-def front_of(card):
-    """Return what a card's head says of the results."""
-    return yaml.safe_load(card.split("---\n")[1])["model-index"][0]["results"]
-
-
 def test_the_card_has_the_run_s_numbers_its_paper_and_what_left_the_sites(creff, fedbn, tmp_path):
     card = (exported(creff, tmp_path / "creff") / "README.md").read_text()
     last = json.loads(creff.summary_file.read_text())["models"]["creff"]["last"]
     score = last["balanced-accuracy"]
-    (result,) = front_of(card)
-    balanced = {"type": "balanced_accuracy", "value": round(score, 4), "name": "balanced accuracy"}
-    assert result["metrics"][0] == balanced
+    front = yaml.safe_load(card.split("---\n")[1])
+    assert front["pipeline_tag"] == "image-classification" and "creff" in front["tags"]
     assert f"| **creff** | {100 * score:.1f} |" in card and "| fedavg | " in card
     for words in ("Shang et al., IJCAI 2022", "head gradients of each class held"):
         assert words in card
@@ -73,9 +67,6 @@ def test_the_card_has_the_run_s_numbers_its_paper_and_what_left_the_sites(creff,
     card = (exported(fedbn, tmp_path / "fedbn") / "README.md").read_text()
     assert 'load_file("site-bright.safetensors")' in card and "--site bright" in card
     assert str(fedbn.path.parent.parent) not in card, "where the files lay is nobody's business"
-
-
-# ---- what a run has lost ---------------------------------------------------------------------------------------------
 
 
 def copied(folder, place):
@@ -119,7 +110,6 @@ def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(creff, tmp_pat
     export(TrainedRun(folder, unfinished=True), tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
     assert "**The run was not finished**" in card
-    assert bool(front_of(card)) == folder.rounds_file.exists()
 
 
 LOSSES = {
@@ -140,9 +130,6 @@ def test_what_a_run_has_lost_is_one_sentence_and_nothing_is_written(
         status, out, errors = fedskew("export", run.path, "--output", tmp_path / "model", *more)
         assert (status, out, errors.count("\n")) == (2, "", 1) and words in errors
     assert not (tmp_path / "model").exists()
-
-
-# ---- names of clients ------------------------------------------------------------------------------------------------
 
 
 def named(fedbn, place, client, **settings):
@@ -173,12 +160,9 @@ def test_names_are_text_in_the_card(fedbn, tmp_path):
     assert "--site '<script>a(1)<|script>'" in card
 
 
-# ---- the folder that is written --------------------------------------------------------------------------------------
-
-
 def test_an_earlier_export_is_replaced_and_nothing_else(creff, fedbn, tmp_path):
     folder = exported(fedbn, tmp_path / "model")
-    (folder / "site-old.onnx").write_bytes(b"")
+    (folder / "model.onnx").write_bytes(b"")
     exported(creff, folder)
     assert {file.name for file in folder.iterdir()} == {"model.safetensors", "README.md"}
     thesis = tmp_path / "thesis" / "thesis.tex"
@@ -231,18 +215,20 @@ def test_onnx_without_its_packages_is_one_sentence(creff, tmp_path, monkeypatch)
     assert not (tmp_path / "model").exists()
 
 
-def test_onnx_gives_each_site_s_model_s_outputs(fedbn, tmp_path):
+def test_onnx_gives_the_model_s_outputs(creff, fedbn, tmp_path):
     """From pixels that are not normalized."""
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    folder = ModelFolder(exported(fedbn, tmp_path / "model", onnx=True))
-    mean, std = folder.description.scale()
-    pixels = torch.rand(5, 1, 8, 8)
-    for site in ("bright", "dark"):
-        file = folder.path / f"site-{site}.onnx"
-        session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
-        (outputs,) = session.run(["logits"], {"pixels": pixels.numpy()})
-        folder.model.load_state_dict({**folder.shared, **folder.sites[site]})
-        with torch.no_grad():
-            logits = folder.model.eval()((pixels - mean) / std)
-        assert (torch.from_numpy(outputs) - logits).abs().max() < 1e-5
+    folder = ModelFolder(exported(creff, tmp_path / "model", onnx=True))
+    about = folder.description
+    mean, std = about.scale()
+    pixels = torch.rand(5, *about.shape)
+    file = folder.path / "model.onnx"
+    session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    (outputs,) = session.run(["logits"], {"pixels": pixels.numpy()})
+    folder.model.load_state_dict(folder.shared)
+    with torch.no_grad():
+        logits = folder.model.eval()((pixels - mean) / std)
+    assert (torch.from_numpy(outputs) - logits).abs().max() < 1e-5
+    with pytest.raises(SettingError):
+        exported(fedbn, tmp_path / "of sites", onnx=True)

@@ -10,17 +10,17 @@ import yaml
 
 from data import SettingError
 from data.packages import ROOT
-from fedskew.experiments.claims import HeldBy, claim_of
-from fedskew.experiments.experiments import (
+from fedskew.experiments import (
     FILE,
     Experiment,
     Suite,
-    edition_columns,
+    claim_of_edition,
     entries_in,
     experiment,
     find_all,
     sized_suite,
 )
+from fedskew.experiments.claims import HeldBy, claim_of
 from fedskew.report.claims import Verdict
 from fedskew.report.papers import Statement
 
@@ -86,7 +86,7 @@ def test_a_claim_is_measured_in_the_edition_s_columns_in_its_own_order(tmp_path)
     entries = entries_in(file_of(tmp_path, large={**LARGE, "claims": claims}))
     large, small = entries["large"], entries["small"]
     assert isinstance(large, Experiment) and isinstance(small, Experiment)
-    columns = [edition_columns(claim, large, small) for claim in large.claims]
+    columns = [claim_of_edition(claim, large, small).columns for claim in large.claims]
     assert columns == [("d", "e"), ("e", "d")]
 
 
@@ -111,9 +111,6 @@ def test_a_suite_of_papers_stands_alone():
     found = sized_suite(["papers"])
     assert found is not None and found.size == "laptop"
     assert sized_suite(["demo", "quick"]) is None
-
-
-# ---- statements ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -110,9 +110,6 @@ def test_a_site_nobody_trained_with(sites, answer, refusal, tmp_path):
     assert "two inputs or more" in sentence
 
 
-# ---- models and inputs that are not in order -------------------------------------------------------------------------
-
-
 def rewritten(source, target, change):
     """Copy an export with its model file changed."""
     shutil.copytree(source, target)
@@ -191,9 +188,6 @@ def test_inputs_that_are_not_in_order(digits, tmp_path, refusal):
         "nowhere": "there is no such file",
     }.items():
         assert words in refusal(digits / "creff", tmp_path / name), name
-
-
-# ---- what is read, and what is written -------------------------------------------------------------------------------
 
 
 def test_a_table_of_predictions_has_every_probability(digits, tmp_path, fedskew, refusal):

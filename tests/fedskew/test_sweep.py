@@ -1,17 +1,11 @@
 """A sweep: failures and killed workers do not affect other runs, what is printed, and how the machine is shared."""
 
 import io
-import json
-import signal
-import subprocess
-import sys
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 from in_process import cells_of, experiment, small
 from rich.console import Console
@@ -21,8 +15,7 @@ from data import SettingError
 from fedskew.engines import Resources, gpus_for
 from fedskew.experiments.plan import Cell, runs
 from fedskew.sweep import run_all
-from fedskew.sweep.pool import Running, RunPool
-from fedskew.sweep.progress import Job, Overview
+from fedskew.sweep.pool import Job, Running, RunPool
 from server_app.run_folder import RunFolder
 
 
@@ -145,33 +138,6 @@ def test_a_run_whose_process_is_killed_goes_on_in_another_one_once(
         assert done[cell.run.run_id]["hash"] == alone.summary["hash"]
 
 
-@pytest.mark.slow
-def test_a_sweep_that_is_interrupted_leaves_no_process_and_the_same_command_ends_the_same(tmp_path):
-    """Its runs have worker processes of their own, as where there are more cores than runs."""
-    words = [sys.executable, "-m", "fedskew", "run", "demo-missing", "--seed", "0"]
-    words += ["--set", "rounds=8", "--set", "local-epochs=2", "--results"]
-    nested = [str(tmp_path / "ended"), "--engine", "workers", "--workers", "2"]
-    running = subprocess.Popen(
-        [*words, *nested], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    while len(list((tmp_path / "ended").glob("*/checkpoint.safetensors"))) < 2:
-        assert running.poll() is None
-        time.sleep(0.01)
-    children = psutil.Process(running.pid).children(recursive=True)
-    assert len(children) >= 5, "a fork server and two workers, and theirs"
-    running.send_signal(signal.SIGINT)
-    errors = running.communicate(timeout=60)[1]
-    assert running.returncode == 130 and errors.count("\n") == 1
-    assert not psutil.wait_procs(children, timeout=60)[1]
-    finished = subprocess.run([*words, *nested], check=True, capture_output=True, text=True)
-    assert "resuming after round" in finished.stdout
-    whole = [str(tmp_path / "whole"), "--engine", "inprocess"]
-    subprocess.run([*words, *whole], check=True, capture_output=True)
-    for file in (tmp_path / "whole").glob("*/summary.json"):
-        again = json.loads((tmp_path / "ended" / file.parent.name / file.name).read_text())
-        assert again["hash"] == json.loads(file.read_text())["hash"]
-
-
 def test_data_that_are_missing_or_broken_cost_the_other_runs_nothing(tmp_path):
     broken = tmp_path / "own.npz"
     broken.write_bytes(b"no zip at all")
@@ -245,7 +211,7 @@ def test_options_of_other_engines_are_refused(resources, option):
 def pool(tmp_path):
     """A pool of eight runs, none of which has begun."""
     jobs = [Job(small(tmp_path, seed=seed), f"seed {seed}") for seed in range(8)]
-    pool = RunPool(jobs, Resources("inprocess", 8), Overview(Console(file=io.StringIO()), jobs))
+    pool = RunPool(jobs, Resources("inprocess", 8), Console(file=io.StringIO()), 0)
     pool.gpus = []
     return pool
 

@@ -39,7 +39,7 @@ from data.agreement import read_agreement
 from data.packages import ROOT
 from data.partition_files import read
 from data.readers.user_data import KINDS
-from fedskew.experiments.experiments import Experiment, entries_in
+from fedskew.experiments import Experiment, entries_in
 from fedskew.experiments.plan import plan
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.record import ModelNumbers, RoundRecord

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from frozen import change, folder_of, frozen, frozen_results
 
-from fedskew.experiments.experiments import Experiment
+from fedskew.experiments import Experiment
 from fedskew.report.document import document
 from fedskew.report.results import gather
 

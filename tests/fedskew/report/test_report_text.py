@@ -7,15 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from frozen import ENTRY, GOLDEN, ONE_COLUMN, frozen, frozen_results, golden, report_words, rounded
 
-from data.readers.catalog import ALIASES, KNOWN
-from fedskew.experiments.experiments import Experiment, Row, experiment
+from fedskew.experiments import Experiment, Row, experiment
 from fedskew.report.document import document
-from fedskew.report.render import HERE, csv_text, html, markdown, terminal_text
+from fedskew.report.render import csv_text, html, markdown, terminal_text
 from fedskew.report.results import gather
-from server_app.methods import METHODS
 
 FULL = Path("/dev/full")
 
@@ -31,15 +28,14 @@ def test_the_command_prints_every_form(tmp_path, fedskew, no_drawings):
     words, page = report_words(tmp_path), tmp_path / "page.html"
     (expected,) = json.loads((GOLDEN / "report.json").read_text())
     output = {}
-    for form in ("", "--markdown", "--csv", "--json", "--html", "--latex", "--bibtex"):
+    for form in ("", "--markdown", "--csv", "--json", "--html", "--latex"):
         more = [form, page] if form == "--html" else [form] * bool(form)
         status, output[form], errors = fedskew(*words, *more)
         assert status == 0, form
         assert (output[form] + errors).count("2 of 12 runs are missing") == 1
-        for_programs = form in ("--csv", "--html", "--latex", "--bibtex")
+        for_programs = form in ("--csv", "--html", "--latex")
         assert ("2 of 12 runs are missing" in errors) == for_programs
     assert output["--latex"].startswith("% \\usepackage{booktabs}")
-    assert "shang2022creff" in output["--bibtex"]
     assert not output["--html"] and "CReFF beats FedAvg" in page.read_text()
     (found,) = rounded(json.loads(output["--json"]))
     assert (found["numbers"], found["claims"]) == (expected["numbers"], expected["claims"])
@@ -88,16 +84,10 @@ def test_no_run_is_one_sentence_with_the_command(tmp_path, fedskew):
 
 def test_two_forms_at_once_and_figures_of_statements_are_refused(tmp_path, fedskew):
     folder = tmp_path / "figures"
-    for words in (("--latex", "--bibtex"), ("papers", "--figures", folder)):
+    for words in (("--latex", "--csv"), ("papers", "--figures", folder)):
         status, out, err = fedskew("report", *words)
         assert (status, out, err.count("\n")) == (2, "", 1)
     assert not folder.exists()
-
-
-def test_every_method_and_data_set_has_a_reference_and_no_other_name_has():
-    references = yaml.safe_load((HERE / "references.yaml").read_text())
-    known = {name for reference in references for name in reference["names"]}
-    assert known == {*METHODS, *KNOWN, *ALIASES, "project"}
 
 
 @pytest.mark.slow
