@@ -197,9 +197,9 @@ def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
     raws = []
     for name in names:
         if is_own(name):
-            raw = read_own(name, settings.class_names, settings.shape, settings)
+            raw = read_own(name, settings)
         else:
-            raw = read_named(name, settings, settings.shape)
+            raw = read_named(name, settings)
         for note in raw.notes:
             log.info("%s: %s", name, text_of(note))
         raws.append(raw)
@@ -244,8 +244,8 @@ def _inputs_and_labels(raws: list[Raw], settings: DataSettings) -> Arrays:
     arrays: Arrays = {}
     in_files = True
     for key in SPLITS:
-        splits = [getattr(raw, key) for raw in raws]
-        if None in splits:
+        splits = [raw.splits[key] for raw in raws if key in raw.splits]
+        if len(splits) < len(raws):
             continue
         read = [checked(split, settings.shape, settings.num_classes) for split in splits]
         inputs[key] = []
@@ -289,7 +289,7 @@ def _domains_and_subjects(raws: list[Raw], key: str, has_domains: bool) -> Array
     subjects of its test samples but not of this split: nobody knows which samples of this split belong together.
     """
     arrays: Arrays = {}
-    splits = [getattr(raw, key) for raw in raws]
+    splits = [raw.splits[key] for raw in raws]
     sizes = [len(split.labels) for split in splits]
     if has_domains:
         arrays[f"{key}_domains"] = np.repeat(np.arange(len(sizes)), sizes)

@@ -162,7 +162,7 @@ class Federation:
         data = self.dataset
         chosen: torch.Tensor | ImageFiles
         if isinstance(split.inputs, ImageFiles):
-            chosen = split.inputs.only(indices)
+            chosen = split.inputs[indices]
         else:
             chosen = _to_device(device, np.ascontiguousarray(split.inputs[indices]))
         broadcasts = (-1, 1, 1) if len(data.shape) == 3 else (-1,)

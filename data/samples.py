@@ -43,7 +43,7 @@ class Samples:
         inputs = self.inputs_N
         changed: dict[str, Tensor | ImageFiles] = {}
         if isinstance(inputs, ImageFiles):
-            changed["inputs_N"] = inputs.only(indices.cpu().numpy())
+            changed["inputs_N"] = inputs[indices.cpu().numpy()]
         for name, of_each in vars(self).items():
             if name.endswith("_N") and isinstance(of_each, Tensor):
                 changed[name] = of_each[indices]

@@ -27,7 +27,7 @@ PARTITIONS: dict[str, tuple[str, ...]] = {
 }
 """By name, the fields that a partition looks at; any other would change nothing."""
 FRAME = "must be a number from 0, or middle"
-ROLES = ("path", "label", "site", "patient", "split", "fold", "subject")
+ROLES = ("path", "label", "site", "patient", "split", "fold")
 """What a column can mean."""
 IGNORE = "ignore"
 """What `columns` calls the columns that are left out; there may be several."""
@@ -42,19 +42,13 @@ PERCENT = Rule(
 SHAPE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8})x([1-9][0-9]{0,8}))?")
 LARGEST_INPUT = 100_000_000
 """Numbers that one image or vector may have."""
-LARGEST_IMAGE = 100_000_000
-"""Pixels of the largest image file that is decoded; a larger one is refused before it takes memory."""
-LARGEST_UNPACKED = 4 * 2**30
-"""Bytes that a file's arrays may have unpacked, or a table; more are refused before they are read."""
 
 
 OF_OWN = (
-    "first_label",
     "pixel_range",
     "frame",
     "columns",
     "missing",
-    "outside_folder",
     "labels",
 )
 """Settings by which one's own data are read, and no other."""
@@ -78,8 +72,6 @@ class DataSettings(Settings):
     data set's own (one's own data need it)."""
     input_shape: str = ""
     """CHANNELSxHEIGHTxWIDTH that every image is brought to; empty is the data set's own (one's own data need it)."""
-    first_label: Annotated[int, Ge(0)] = 0
-    """npz, medmnist: the number that stands for the first class, where labels are numbers."""
     pixel_range: str = ""
     """LOW,HIGH: which values are black and white in images of more than 8 bits (16-bit files, DICOM, NIfTI, arrays);
     empty is what the file says, or its type's range."""
@@ -93,10 +85,8 @@ class DataSettings(Settings):
     """folder: where the labels of DICOM files are, in place of class folders: a CSV file by patient, or the keyword of
     a DICOM element such as BodyPartExamined."""
     missing: Annotated[str, OneOf("refuse", "drop", "median")] = "refuse"
-    """csv, hf, labels, vectors of npz: refuse or drop rows with an empty label, site, patient or input (also NA, nan,
-    null and the like; with labels also files without a row); median fills inputs from the training rows."""
-    outside_folder: bool = False
-    """csv: a path may lead out of the table's folder."""
+    """csv, hf, labels: refuse or drop rows with an empty label, site, patient or input (also NA, nan, null and the
+    like; with labels also files without a row); median fills inputs, also vectors of npz, from the training rows."""
     mean: str = ""
     """Mean of each channel, comma-separated, on the scale 0..1; empty is the data set's own, and of one's own vectors
     that of each column's training rows."""

@@ -208,7 +208,7 @@ def own_name(path: str) -> str:
 
             kind = kind_of_path(file)
         return f"{kind}:{file}"
-    if kind == "medmnist":  # the name of a data set that is downloaded
+    if kind == "medmnist":  # the name of a data set
         return path
     raise DataError("there is no such file or folder", where=location)
 

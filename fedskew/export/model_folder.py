@@ -28,7 +28,6 @@ from strategies.core.validation import differences, expected_of, not_finite
 MODEL_FILE = "model.safetensors"
 Metadata = Mapping[str, str]
 READ_BY = (
-    "first_label",
     "pixel_range",
     "frame",
     "columns",
@@ -64,7 +63,6 @@ class Description:
     norm: str = "batch"
     image_side: int = 0
     width: int = 0
-    first_label: int = 0
     pixel_range: str = ""
     frame: str = ""
     columns: str = ""
@@ -77,8 +75,6 @@ class Description:
     table."""
     positive_class: str = ""
     """Of two classes the one that AUPRC, sensitivity and specificity are about."""
-    best_by: str = ""
-    """The metric by which the round was the run's best one on validation data; empty for its last round."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for an unknown architecture, and SettingError for what no settings can be."""
@@ -125,13 +121,6 @@ class Description:
                 text = json.dumps(value, ensure_ascii=False) if isinstance(value, tuple) else value
                 metadata[field.name.replace("_", "-")] = str(text)
         return metadata
-
-    @property
-    def which_round(self) -> str:
-        """Which of the run's rounds the model is from, in words."""
-        if self.best_by:
-            return f"round {self.round}, the best by {self.best_by} on validation data"
-        return f"round {self.round}, the last"
 
     @property
     def data(self) -> DataSettings:

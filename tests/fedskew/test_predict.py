@@ -228,11 +228,11 @@ def test_inputs_are_taken_as_training_takes_them(digits, answer, tmp_path):
 def test_a_model_says_how_its_inputs_were_read(creff, digits, tmp_path, answer):
     run = TrainedRun(creff, "average")
     assert "pixel-range" not in run.description.metadata()
-    run.settings = {**run.settings, "pixel-range": "0,4080", "first-label": 1}
+    run.settings = {**run.settings, "pixel-range": "0,4080"}
     stated = run.description.metadata()
     model = rewritten(digits / "average", tmp_path / "model", lambda _, known: known.update(stated))
     with np.load(digits / "test.npz") as arrays:
-        images, labels = arrays["images"].astype(np.int16) * 16, arrays["labels"] + 1
+        images, labels = arrays["images"].astype(np.int16) * 16, arrays["labels"]
     np.savez(tmp_path / "wide.npz", images=images, labels=labels)
     found = answer(model, tmp_path / "wide.npz")["metrics"]
     assert found["accuracy"] == last_round(creff)["average"]["accuracy"]

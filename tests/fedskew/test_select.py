@@ -15,7 +15,8 @@ from fedskew import select as selection
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.inference import Estimate, with_interval
 from fedskew.select import ends, select
-from server_app.record import RoundRecord, Seconds
+from server_app.record import RoundRecord
+from strategies.core.update_statistics import Seconds
 
 METHODS = ["fedshift", "fedprox", "fedlc", "fedavgm", "iwds"]
 

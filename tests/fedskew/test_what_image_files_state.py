@@ -202,18 +202,6 @@ def test_dark_images_are_asked_about_unless_a_window_says_how_they_are_shown(tmp
         loaded(dark({}), (3, 4))
 
 
-def test_a_scan_of_another_size_is_counted(tmp_path, caplog):
-    """Whatever a check of 50 images has not seen; photographs may have any size."""
-    folder = dataset(tmp_path / "own", (3, 4))
-    for number in range(3):
-        write_dicom(folder / "train" / "a" / f"0{number}.dcm", NUMBERS)
-    loaded(folder, (3, 4))
-    assert "brought to input-shape" not in caplog.text
-    write_dicom(folder / "train" / "b" / "9.dcm", NUMBERS.repeat(2, axis=0))
-    loaded(folder, (3, 4))
-    assert "1 of 6 images are not 3x4 as the others" in caplog.text
-
-
 def test_the_package_that_is_missing_is_named(tmp_path, monkeypatch):
     folder = dataset(tmp_path / "own", (3, 4), "0.dcm", scan(NUMBERS))
     monkeypatch.setitem(sys.modules, "pydicom", None)
