@@ -1,4 +1,4 @@
-"""Papers: the editions that their claims are measured on, suites of a size, and the page of their statements."""
+"""Papers: the editions that their claims are measured on, suites of papers, and the page of their statements."""
 
 import json
 from collections import Counter
@@ -18,7 +18,7 @@ from fedskew.experiments import (
     entries_in,
     experiment,
     find_all,
-    sized_suite,
+    papers_suite,
 )
 from fedskew.experiments.claims import HeldBy, claim_of
 from fedskew.report.claims import Verdict
@@ -41,8 +41,8 @@ SMALL = {
 
 
 def file_of(folder: Path, **changes: Any) -> Path:
-    """Return a file of a paper's entry, its smaller edition and a suite of every size, with other entries."""
-    suites = {size: {"title": size, "size": size} for size in ("laptop", "full")}
+    """Return a file of a paper's entry, its smaller edition and a suite of papers, with other entries."""
+    suites = {"laptop": {"title": "laptop", "papers": True}}
     path = folder / "experiments.yaml"
     path.write_text(yaml.safe_dump({"large": LARGE, "small": SMALL, **suites, **changes}))
     return path
@@ -63,20 +63,20 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("fault", WRONG)
 def test_an_edition_that_cannot_stand_for_the_paper_s_is_refused(fault, tmp_path):
-    assert len(entries_in(file_of(tmp_path))) == 4  # the control
+    assert len(entries_in(file_of(tmp_path))) == 3  # the control
     changes, key = WRONG[fault]
     with pytest.raises(SettingError) as raised:
         entries_in(file_of(tmp_path, **changes))
     assert f"{raised.value.where}: {raised.value.key}".endswith(f"large: here: {key}")
 
 
-def test_a_suite_of_a_size_is_what_the_papers_claims_need(tmp_path):
+def test_a_suite_of_papers_is_what_the_papers_claims_need(tmp_path):
     path = file_of(tmp_path)
     suites = [entry for entry in entries_in(path).values() if isinstance(entry, Suite)]
     members = {suite.name: suite.experiments for suite in suites}
-    assert members == {"laptop": ("small",), "full": ("large",)}
+    assert members == {"laptop": ("small",)}
     assert [entry.name for entry in find_all(["laptop"], path)] == ["small"]
-    laptop = {"title": "laptop", "size": "laptop", "experiments": ["large"]}
+    laptop = {"title": "laptop", "papers": True, "experiments": ["large"]}
     beside = find_all(["laptop"], file_of(tmp_path, laptop=laptop))
     assert [entry.name for entry in beside] == ["small", "large"]
 
@@ -107,10 +107,9 @@ def test_the_papers_have_so_many_claims_and_every_test_that_holds_one_is_there()
 
 def test_a_suite_of_papers_stands_alone():
     with pytest.raises(SettingError):
-        sized_suite(["papers", "demo"])
-    found = sized_suite(["papers"])
-    assert found is not None and found.size == "laptop"
-    assert sized_suite(["demo", "quick"]) is None
+        papers_suite(["papers", "demo"])
+    assert papers_suite(["papers"]).papers
+    assert papers_suite(["demo", "quick"]) is None
 
 
 @pytest.mark.slow

@@ -184,7 +184,7 @@ def test_inputs_that_are_not_in_order(digits, tmp_path, refusal):
         "split.npz": "images missing; the file holds test_images",
         "empty": "holds no image",
         "classes": "class folder cat: must be one of",
-        "note.txt": "is text",
+        "note.txt": "is damaged or no image",
         "nowhere": "there is no such file",
     }.items():
         assert words in refusal(digits / "creff", tmp_path / name), name

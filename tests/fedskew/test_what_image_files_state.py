@@ -341,7 +341,7 @@ REFUSED = {
     "png, color of 16 bits": (png_of_16_bits, COLOR, "which Pillow cuts to 8"),
     "tif, signed bytes": (tiff(GREY.astype(np.int8), t339=2), COLOR, "signed bytes"),
     "j2k, JPEG 2000": (pil(COLOR), COLOR, "TIFF"),
-    "png, damaged": (content(b"\x89PNG and nothing"), COLOR, "a PNG image, damaged"),
+    "png, damaged": (content(b"\x89PNG and nothing"), COLOR, "is damaged or no image"),
     "ppm, 16 bits": (content(b"P6 4 3 65535\n" + bytes(72)), COLOR, "16 bits"),
     "png, a picture in alpha": (IN_ALPHA, COLOR, "in its transparency"),
     "png, several images": (several(GREY, 255 - GREY, duration=100), COLOR, "--set frame=middle"),

@@ -124,7 +124,7 @@ def test_a_suite_is_judged_by_kept_records(folder, tmp_path, fedskew):
     equation = {"says": "it is so", "held_by": "tests/data/test_x.py::test_y"}
     entry = {**ENTRY, "paper": "Nobody, Table 1", "claims": [above, equation]}
     file = tmp_path / "experiments.yaml"
-    file.write_text(json.dumps({"small": entry, "mine": {"title": "Mine", "size": "laptop"}}))
+    file.write_text(json.dumps({"small": entry, "mine": {"title": "Mine", "papers": True}}))
     words = ["report", "mine", "--experiments", file, "--results", tmp_path / "none"]
     words += ["--set", "device=cpu", "--records", folder]
     status, page, _ = fedskew(*words, "--markdown")
