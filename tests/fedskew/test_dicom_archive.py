@@ -128,9 +128,8 @@ def test_two_rows_of_a_patient_must_agree(tmp_path):
     labels = table(tmp_path / "labels.csv")
     load(settings_of(folder, labels=str(labels)))
     labels.write_text(f"{labels.read_text()}P001,healthy\n")
-    assert "column PatientID: 'P001' is in another row" in str(
-        refused(settings_of(folder, labels=str(labels)))
-    )
+    error = refused(settings_of(folder, labels=str(labels)))
+    assert "column PatientID: 'P001' is in another row" in str(error)
 
 
 def test_the_table_may_name_sites_and_splits(tmp_path):
@@ -147,13 +146,21 @@ def test_the_table_may_name_sites_and_splits(tmp_path):
     assert sizes(data.train.subjects) == [IMAGES] * 6 and sizes(data.test.subjects) == [IMAGES] * 2
 
 
+def test_a_column_subject_is_no_patient_beside_patientid(tmp_path):
+    folder = archive(tmp_path)
+    labels = tmp_path / "labels.csv"
+    rows = [f"P{p:03},s{p % 2},{diagnosis(p)}" for p in range(PATIENTS)]
+    labels.write_text("\n".join(["PatientID,subject,label", *rows]))
+    data = load(settings_of(folder, labels=str(labels)))
+    assert sides(data) == [IMAGES] * PATIENTS
+
+
 def test_folders_of_training_and_tests_are_kept_apart_below_a_table(tmp_path):
     write_archive(tmp_path / "own/train", 5, 1)
     write_archive(tmp_path / "own/test", 3, 1, prefix="T")
-    rows = {f"P{p:03}": diagnosis(p) for p in range(5)}
-    labels = table(
-        tmp_path / "labels.csv", rows=rows | {f"T{p:03}": diagnosis(p) for p in range(3)}
-    )
+    patients = [*(f"P{p:03}" for p in range(5)), *(f"T{p:03}" for p in range(3))]
+    rows = {name: "ill" if k % 2 else "healthy" for k, name in enumerate(patients)}
+    labels = table(tmp_path / "labels.csv", rows=rows)
     data = load(settings_of(tmp_path / "own", labels=str(labels)))
     assert (len(data.train.labels), len(data.test.labels)) == (10, 6)
 
