@@ -13,10 +13,10 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import QUESTION, RUN_SIGNATURE
 from client_app.personal import FINE_TUNED
-from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
+from client_app.process import choose_device, make_deterministic, tune_allocator
+from client_app.site_questions import STANDARDIZATION
 from client_app.state import State
 from data import Federation
 from data.data_warnings import refuse_untrainable, too_large_columns, warnings_of
@@ -384,9 +384,7 @@ class Run:
             method_numbers=last.method_numbers or None,
             metrics={**last.metrics, **by_group(last.metrics, evaluation.groups)},
         )
-        hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
-        line = round_line(record, self.settings)
-        record = replace(record, line=f"{line}{hint}")
+        record = replace(record, line=round_line(record, self.settings))
         self.writer.begin(partial(self.save, self.checkpoint(), record, last.update_statistics))
         # The replaced function refers to all updates. Only the writer keeps a reference now, so that their memory is
         # freed once they are recorded.

@@ -137,7 +137,7 @@ class RoundRecord:
     bytes_up: int = 0
     seconds: Seconds = Seconds()
     workers: Sequence[Mapping[str, Any]] = ()
-    """The processes that ran the clients, of more than MOST the first: process id, device, visible GPUs."""
+    """The processes that ran the clients, of more than MOST the first: process id, device."""
     strays: Sequence[str] = ()
     """Unsolicited replies of nodes."""
     updates: Sequence[UpdateStatistics] = ()

@@ -11,12 +11,12 @@ from functools import partial
 import torch
 
 from client_app.client import Variant
-from client_app.column_sums import STANDARDIZATION, ColumnSums, asks_for_column_sums
 from client_app.handlers import ExpectedState
 from client_app.memory import BEST_ROUNDS
 from client_app.models import Classifier
 from client_app.run_spec import RunSpec
 from client_app.serialization import Expected
+from client_app.site_questions import STANDARDIZATION, ColumnSums, asks_for_column_sums
 from client_app.state import State, copy, size
 from client_app.training import private_names, total_proximal_mu
 from data import Samples
@@ -78,7 +78,7 @@ class Round:
     """clients: from the request to the last reply; client-work: the clients' own time, summed; server: combine and
     deploy."""
     workers: Sequence[Mapping[str, object]] = ()
-    """The processes that ran the clients: process id, device, visible GPUs, and the GPU's model."""
+    """The processes that ran the clients: process id, device, and the GPU's model."""
     metrics: Numbers = field(default_factory=dict)
     """Numbers that the server methods record, by name."""
     method_numbers: Mapping[str, MethodNumbers] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from client_app.state import State, copy
 from client_app.tensor_files import Damaged
 from client_app.training import train_round
 from client_app.variants.feature_gradients import FeatureGradients
-from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.local_parts import LocalBatchNorm
 from client_app.variants.logit_shift import LogitShift
 from data import DataError, DataSettings, SettingError
 from fedskew.engines.local import LocalGrid

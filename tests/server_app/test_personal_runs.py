@@ -81,6 +81,7 @@ def test_a_fine_tuned_model_is_the_clients_own_training_of_the_last_average(trai
     runtime = simulation_runtime(spec.to_json())
     memory = load_memory(runtime.memory_folder(2), 1)
     client = runtime.client(2, 1, checkpoint.shared, {}, memory)
+    runtime.load(client)
     state = fine_tuned(client, runtime.run_spec.training, ())
     untuned = runtime.model_state(checkpoint.shared, memory)
     assert not all(torch.equal(state[name], untuned[name]) for name in untuned)
