@@ -133,7 +133,7 @@ def local_accuracies(recall: Sequence[float], counts_KC: Tensor) -> list[float]:
     return accuracy_K.tolist()
 
 
-def tested(
+def probabilities_of(
     logits_NC: Tensor, labels_N: Tensor, groups_N: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the logarithms of the probabilities of what is tested, samples or groups, (N, C) float64, and its labels.
@@ -187,7 +187,7 @@ def evaluate_models(
         logits_of_heads = partial(stacked_logits, model, weights, biases)
         logits_NHC = in_batches(logits_of_heads, samples)
         for name, logits_NC in zip(names, logits_NHC.unbind(1), strict=True):
-            output = tested(logits_NC, samples.labels_N, samples.groups_N)
+            output = probabilities_of(logits_NC, samples.labels_N, samples.groups_N)
             scores[name] = Scores.of_probabilities(*output, subjects_N)
             if kept is not None and model.head.out_features <= MOST_RANKED:
                 log_probabilities, labels = output

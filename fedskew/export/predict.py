@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client_app.metrics import Scores, tested
+from client_app.metrics import Scores, probabilities_of
 from client_app.models.classifier import in_batches
 from client_app.state import State
 from data import DataError, DataSettings, Samples, SettingError, require
@@ -397,7 +397,9 @@ def predict(
     if not inputs.known_N.any():
         return predictions, None
     known_N = inputs.known_N
-    scores = Scores.of_probabilities(*tested(logits_NC[known_N], samples.labels_N[known_N]))
+    scores = Scores.of_probabilities(
+        *probabilities_of(logits_NC[known_N], samples.labels_N[known_N])
+    )
     tested_C = scores.confusion_CC.sum(1).tolist()
     positive = positive_class(names, folder.description.positive_class, tested_C=tested_C)
     return predictions, metrics_from(scores, positive=positive)

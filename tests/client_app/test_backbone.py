@@ -258,7 +258,6 @@ def test_a_file_that_is_replaced_after_its_hash_was_compared_is_not_loaded(copie
     hashed = of_hash(with_weights(copied), looked_at)
     build(NAME, SHAPE, 3, 0, hashed)
     replaced(copied)
-    assert sha256_of(str(copied)) == looked_at  # as fast as it is because it looks no further
     with pytest.raises(SettingError) as caught:
         build(NAME, SHAPE, 3, 0, hashed)
     assert looked_at in str(caught.value)

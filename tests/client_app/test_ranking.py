@@ -9,7 +9,7 @@ import torch
 from client_builders import FLOAT, case, echo, samples_of
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score, roc_curve
 
-from client_app.metrics import Scores, evaluate_models, tested
+from client_app.metrics import Scores, evaluate_models, probabilities_of
 from client_app.ranking import (
     COLUMNS,
     MOST_RANKED,
@@ -68,7 +68,7 @@ def test_every_class_against_the_rest_is_scikit_learns(classes: int) -> None:
     logits_NC, _ = case(211, classes, seed=1)
     labels_N = torch.arange(211) % classes
     probabilities = torch.softmax(logits_NC, 1).numpy()
-    numbers = metrics_from(Scores.of_probabilities(*tested(logits_NC, labels_N)))
+    numbers = metrics_from(Scores.of_probabilities(*probabilities_of(logits_NC, labels_N)))
     for name, reference in (("auroc", roc_auc_score), ("auprc", average_precision_score)):
         by_class = [
             reference(labels_N.numpy() == label, probabilities[:, label])
