@@ -57,7 +57,6 @@ MODULES = (
     "client_app.variants.logit_shift",
     "client_app.variants.proximal",
     "client_app.variants.resampling",
-    "client_app.variants.reweighting",
     "data",
     "server_app.methods",
     "strategies.closed_form",

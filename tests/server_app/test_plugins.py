@@ -97,7 +97,7 @@ class Stating(Variant):
     def tensors(self, model, shared):
         return {"sizes": integers(model.head.out_features - self.less)}
 
-    def answer(self, client, question):
+    def answer(self, client):
         return {"sizes": client.counts_C.long()} if question == "sizes" else {}
 
 
