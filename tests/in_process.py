@@ -15,7 +15,7 @@ from flwr.app import Message, RecordDict
 
 import client_app.handlers
 import client_app.tensor_files
-import fedskew.experiments.experiments
+import fedskew.experiments
 from client_app.client import Client, Report
 from client_app.flower_internals import message_from_proto, message_to_proto
 from client_app.messages import kind_of, pack, unpack
@@ -61,11 +61,6 @@ SERVER_SMALL: dict[str, dict[str, Any]] = {
     "fedbe": {"holdout-per-class": 3, "fedbe.steps": 4, "fedbe.batch-size": 8, "fedbe.models": 2},
 }
 """By method: the settings it needs, and short work for the server."""
-KEEP_BEST: dict[str, Any] = {
-    "clients": 3, "participation": 0.7, "train_images": 100, "test_images": 50, "local_epochs": 1, "rounds": 7,
-    "validation_fraction": 0.3, "keep_best": "balanced-accuracy",
-}  # fmt: skip
-"""A run of a second that keeps its best round, for `small`."""
 
 Tamper = Callable[[Message, RecordDict], None]
 """(what was asked, the reply's records to change in place)."""
@@ -174,7 +169,7 @@ def cells_of(results: Path, **entry: Any) -> list[Cell]:
     }
     entry = {"title": "", "methods": ["fedavg", "fedshift"], **entry}
     entry["settings"] = {**settings, **entry.get("settings", {})}
-    return plan(fedskew.experiments.experiments.experiment("one", entry))
+    return plan(fedskew.experiments.experiment("one", entry))
 
 
 def experiment(

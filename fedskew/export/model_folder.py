@@ -23,13 +23,11 @@ from client_app.models import (
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings
-from data.text import whole_number
 from strategies.core.validation import differences, expected_of, not_finite
 
 MODEL_FILE = "model.safetensors"
 Metadata = Mapping[str, str]
 READ_BY = (
-    "first_label",
     "pixel_range",
     "frame",
     "columns",
@@ -65,7 +63,6 @@ class Description:
     norm: str = "batch"
     image_side: int = 0
     width: int = 0
-    first_label: int = 0
     pixel_range: str = ""
     frame: str = ""
     columns: str = ""
@@ -78,8 +75,6 @@ class Description:
     table."""
     positive_class: str = ""
     """Of two classes the one that AUPRC, sensitivity and specificity are about."""
-    best_by: str = ""
-    """The metric by which the round was the run's best one on validation data; empty for its last round."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for an unknown architecture, and SettingError for what no settings can be."""
@@ -110,7 +105,7 @@ class Description:
                 if isinstance(field.default, tuple):
                     values[field.name] = tuple(json.loads(text))
                 elif isinstance(field.default, int):
-                    values[field.name] = whole_number(text)
+                    values[field.name] = int(text)
                 else:
                     values[field.name] = text
             return Description(**values)
@@ -126,13 +121,6 @@ class Description:
                 text = json.dumps(value, ensure_ascii=False) if isinstance(value, tuple) else value
                 metadata[field.name.replace("_", "-")] = str(text)
         return metadata
-
-    @property
-    def which_round(self) -> str:
-        """Which of the run's rounds the model is from, in words."""
-        if self.best_by:
-            return f"round {self.round}, the best by {self.best_by} on validation data"
-        return f"round {self.round}, the last"
 
     @property
     def data(self) -> DataSettings:

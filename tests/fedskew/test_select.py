@@ -15,13 +15,14 @@ from rich.console import Console
 
 from data import SettingError
 from fedskew import select as selection
-from fedskew.experiments.experiments import Experiment
+from fedskew.experiments import Experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.inference import Estimate, with_interval
 from fedskew.select import ends, permissions_of, select
-from server_app.record import RoundRecord, Seconds
+from server_app.record import RoundRecord
 from server_app.run_settings import Scalar
 from server_app.settings import parse
+from strategies.core.update_statistics import Seconds
 
 METHODS = ["fedshift", "fedprox", "fedlc", "fedavgm", "iwds"]
 Score = Callable[[str, float, int], float]
