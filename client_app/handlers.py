@@ -253,14 +253,8 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
     def begin(runtime: ClientRuntime, number: int, expected: ExpectedState) -> Client:
         folder = runtime.memory_folder(number)
         memory = expected.load_memory(folder)
-<<<<<<< HEAD
-        prune_memory(folder, expected.round, best_rounds)
-        return runtime.client(number, round, shared, broadcast, memory)
-=======
         prune_memory(folder, expected.round)
-        # load=False: weights are loaded right before training, and a pass of several clients does that itself.
-        return runtime.client(number, round, shared, broadcast, memory, load=False)
->>>>>>> main
+        return runtime.client(number, round, shared, broadcast, memory)
 
     reports = train_in_passes(request, clients, begin)
 

@@ -13,13 +13,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from client_app.local_site import QUESTION, RUN_SIGNATURE
-<<<<<<< HEAD
-from client_app.personal import FINE_TUNED
 from client_app.process import choose_device, make_deterministic, tune_allocator
 from client_app.site_questions import STANDARDIZATION
-=======
-from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
->>>>>>> main
 from client_app.state import State
 from data import Federation
 from data.data_warnings import refuse_untrainable, too_large_columns, warnings_of
@@ -350,37 +345,10 @@ class Run:
             seconds=seconds,
             metrics={**last.metrics, **by_group(last.metrics, evaluation.groups)},
         )
-<<<<<<< HEAD
-        record = replace(record, line=round_line(record, self.settings))
-        self.writer.begin(partial(self.save, self.checkpoint(), record, last.update_statistics))
-        # The replaced function refers to all updates. Only the writer keeps a reference now, so that their memory is
-        # freed once they are recorded.
-        self.strategy.last = replace(last, update_statistics=tuple)
-
-
-def round_line(record: RoundRecord, settings: RunSettings) -> str:
-    """Return the line that a run reports about a round: its loss, each model's balanced accuracy, and failures."""
-    start = "without rounds"  # heads in closed form, and no client has trained
-    if record.round:
-        start = f"round {record.round:>3}/{settings.general.rounds}  loss {record.loss:.3f}"
-    words = [start]
-    for name, numbers in record.models.items():
-        row = row_name(settings.parts, name)
-        words.append(f"{row} {numbers['balanced-accuracy']:.4f}")
-    if record.failures:
-        sites = () if settings.agreement is None else settings.agreement.names
-        names = [client_name(client, sites) for client in islice(record.failures, MOST_NAMED)]
-        if len(record.failures) > MOST_NAMED:
-            names.append(f"{len(record.failures) - MOST_NAMED} more")
-        words.append(f"left out: {', '.join(names)}")
-    return "  ".join(words)
-=======
         record = RoundRecord(**vars(of_round), models=models, evaluated_by=evaluated_by)
-        hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
-        record = replace(record, line=f"{self.line(record)}{hint}")
+        record = replace(record, line=self.line(record))
         statistics = self.strategy.update_statistics
         self.writer.begin(partial(self.save, self.checkpoint(), record, statistics))
         # It refers to all updates. Only the writer keeps a reference now, so that their memory is freed once they are
         # recorded.
         self.strategy.update_statistics = tuple
->>>>>>> main

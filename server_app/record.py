@@ -110,18 +110,7 @@ class RoundRecord(Round):
     used: int = 0
     """Number of clients whose updates were used."""
     failed: int = 0
-<<<<<<< HEAD
-    """Their number."""
-    bytes_down: int = 0
-    bytes_up: int = 0
-    seconds: Seconds = Seconds()
-    workers: Sequence[Mapping[str, Any]] = ()
-    """The processes that ran the clients, of more than MOST the first: process id, device."""
-    strays: Sequence[str] = ()
-    """Unsolicited replies of nodes."""
-=======
     """Number of failures."""
->>>>>>> main
     updates: Sequence[UpdateStatistics] = ()
     """How the clients moved the model; of more than MOST those of the largest norms."""
     median_norm: float = math.nan

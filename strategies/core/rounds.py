@@ -49,39 +49,6 @@ HEADER_BYTES = 2**16
 
 
 @dataclass
-<<<<<<< HEAD
-class Round:
-    """A finished round's statistics for its record, except the models' metrics."""
-
-    clients: Sequence[int]
-    """Clients whose updates were used."""
-    failures: Mapping[int, str] = field(default_factory=dict)
-    """By client, why its update was not used."""
-    unsolicited: Sequence[str] = ()
-    """One sentence per reply or record that a node sent without being asked."""
-    update_statistics: Callable[[], Sequence[UpdateStatistics]] = tuple
-    """Computes how each used update moved the model. It is called while the next round trains, and the updates stay in
-    memory until then."""
-    loss: float = math.nan
-    """Mean training loss, weighted by samples."""
-    bytes_down: int = 0
-    """Bytes of model and broadcasts times the number of clients asked, as if each client had its own node."""
-    bytes_up: int = 0
-    """Bytes of the models and uploads that were used."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """clients: from the request to the last reply; client-work: the clients' own time, summed; server: combine and
-    deploy."""
-    workers: Sequence[Mapping[str, object]] = ()
-    """The processes that ran the clients: process id, device, and the GPU's model."""
-    metrics: Numbers = field(default_factory=dict)
-    """Numbers that the server methods record, by name."""
-    method_numbers: Mapping[str, MethodNumbers] = field(default_factory=dict)
-    """Numbers that the clients' methods contribute, by VARIANT/NAME."""
-
-
-@dataclass
-=======
->>>>>>> main
 class RoundResult:
     """What a round makes, which the run adopts only if all of it is finite."""
 
