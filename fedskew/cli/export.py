@@ -87,7 +87,7 @@ def predict(
     reading: dict[str, Any] = {}
     for key, value in stated.items():
         field = key.replace("-", "_")
-        is_reading = field in (*READ_BY, "outside_folder")
+        is_reading = field in READ_BY
         require(is_reading, key, value, "says nothing of how inputs are read")
         reading[field] = value
     stderr = console(stderr=True)

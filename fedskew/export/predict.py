@@ -19,7 +19,7 @@ from data.errors import Remedy
 from data.readers.array_conversion import checked, converted
 from data.readers.dicom_headers import PATIENT, Header, headers_of, notes_of_others
 from data.readers.folder import below, class_folders, class_number, files_of_classes, visible
-from data.readers.image_files import ImageFiles
+from data.readers.image_files import ImageFiles, letters_of
 from data.readers.input_columns import (
     ORDER_COUNTS,
     column_labels,
@@ -244,7 +244,7 @@ def image_files(path: Path, about: Description, settings: DataSettings) -> Read:
     notes = notes_of_others(root, files, images)
     if folders:
         notes.append("no folder is called as a class, so the images are predicted without labels")
-    listed = ImageFiles.of(root, names, about.shape, settings)
+    listed = ImageFiles(root, letters_of(names), about.shape, settings=settings)
     return Read(listed, names, [""] * len(names), columns=columns, notes=notes)
 
 
@@ -258,7 +258,7 @@ def class_images(path: Path, about: Description, settings: DataSettings) -> Read
     labels = [label for _, label in files]
     if not names:
         raise DataError("holds no image", where=str(path))
-    return Read(ImageFiles.of(path, names, about.shape, settings), names, labels)
+    return Read(ImageFiles(path, letters_of(names), about.shape, settings=settings), names, labels)
 
 
 def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -292,7 +292,7 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
         column = settings.column_names.get("path", "path")
         require_column(path, table.header, column, "path", settings)
         names = checked_paths(table, table.columns[column], rows)
-        images = ImageFiles.of(path.parent, names, about.shape, settings)
+        images = ImageFiles(path.parent, letters_of(names), about.shape, settings=settings)
 
     cells = [{name: table.columns[name][row] for name in others} for row in rows]
     labels = [row.get(label, "") for row in cells]
