@@ -129,7 +129,7 @@ def ranking(
         return sums_CS
     margin_NC = margins(log_probabilities_NC)
     subject_N = np.arange(samples) if subjects_N is None else subjects_N.numpy()
-    for label in labels_N.unique().tolist():
+    for label in np.unique(labels_N.numpy()).tolist():
         score_N = margin_NC[:, label]
         label_N = (labels_N == label).long().numpy()
         positives = int(label_N.sum())

@@ -350,8 +350,8 @@ def multiplications(model: Classifier, shape: tuple[int, ...]) -> int:
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(2, *shape, device=model.head.weight.device))  # as own models are tried
     model.train(mode)
-    of_two_samples = counter.get_total_flops() // 2  # with each an addition
-    return of_two_samples // 2
+    flops: int = counter.get_total_flops()
+    return flops // 4  # of two samples, and with each an addition
 
 
 MAPPED_HOOKS = ("loss_weights", "loss_term", "gradient_offset")
