@@ -10,7 +10,7 @@ from client_app.site_questions import STANDARDIZATION
 from client_app.variants.class_prior import QUESTION as CLASS_COUNTS
 from data import DataError, Federation, SettingError
 from data.agreement import Agreement
-from data.sites import file_of
+from data.resolve import file_of
 from data.text import LineSink
 from server_app.evaluation import sizes
 from server_app.run_folder import RunFolder, write_text

@@ -23,9 +23,9 @@ from data.federation import Federation, federate
 from data.readers.input_columns import order_of
 from data.readers.npz import read_arrays
 from data.readers.user_data import input_columns, path_of
+from data.resolve import OF_ALL, as_settings, in_messages, settings_at_site
 from data.samples import SampleCache
 from data.settings import OF_OWN, USUAL, DataSettings
-from data.sites import OF_ALL, as_settings, in_messages, settings_at_site
 from data.text import name_list, printable
 from site_agent.agreed_files import check_model, own_module, own_weights
 from site_agent.config import Site

@@ -21,7 +21,7 @@ from client_app.client import (
 )
 from client_app.models.classifier import Classifier
 from client_app.state import State
-from data.siamese import siamese
+from data.augmentation import siamese
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from client_app.variants.feature_gradients import (
     FeatureGradients,
     class_gradients,
 )
-from data.siamese import siamese
+from data.augmentation import siamese
 
 COUNTS = (4, 0, 3, 1, 7)
 WIDTH = 6

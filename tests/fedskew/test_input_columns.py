@@ -150,7 +150,7 @@ def test_sums_have_the_same_bits_however_rows_are_split(rows):
     numbers[:, 2] = 0
     whole = column_sums(numbers)
     parts = np.array_split(draws.permutation(rows), min(rows, 3))
-    of_parts = [column_sums(numbers, part) for part in parts]
+    of_parts = [column_sums(numbers[part]) for part in parts]
     total = {name: sum(sums[name] for sums in of_parts) for name in whole}
     assert standardization(total) == standardization(whole)
     mean, std = standardization(whole)
