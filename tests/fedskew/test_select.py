@@ -19,6 +19,7 @@ from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.inference import Estimate, with_interval
 from fedskew.select import ends, permissions_of, select
+from server_app.methods import METHODS as METHOD_TABLE
 from server_app.record import RoundRecord, Seconds
 from server_app.run_settings import Scalar
 from server_app.settings import parse
@@ -141,6 +142,7 @@ def test_three_experiments_and_the_last_one_decides(selecting: Selecting) -> Non
     assert {row.method for row in last.rows} == {"fedshift", "fedavg", "ccvr"}
     assert ended.result["take"]["method"] == ended.result["winner"]["method"] == "fedshift"
     assert ended.result["take"]["learning-rate"] == 0.15
+    assert ended.result["take"]["uploads"] == METHOD_TABLE["fedshift"].reveals
     gain, low, high = ended.result["gains"]["fedavg"]
     assert 0 < low < gain < high and gain == pytest.approx(5.0, abs=0.3)
     assert "fedshift (0.15) over always ccvr (0.15): +" in ended.printed
@@ -150,6 +152,7 @@ def test_three_experiments_and_the_last_one_decides(selecting: Selecting) -> Non
 def test_every_run_is_on_validation_data_and_no_step_has_fewer_rounds(selecting: Selecting) -> None:
     ended = selecting(good_at("fedshift", 5.0))
     assert [experiment.settings["rounds"] for experiment in ended.experiments] == [1, 20, 20, 20]
+    assert ended.experiments[0].seeds == (0,)
     for experiment in ended.experiments:
         assert experiment.settings["evaluate-on"] == "validation"
         assert experiment.settings["validation-fraction"] == 0.2
@@ -165,6 +168,18 @@ def test_minutes_that_allow_no_basis_name_no_winner(selecting: Selecting, tmp_pa
     assert caught.value.__notes__ == ["1"], "one round is all that has trained"
     assert not list(tmp_path.glob("select-*.json"))
     assert selecting(good_at("fedshift", 5.0), minutes=21, seconds=2.0).result["winner"]
+
+
+def test_a_first_step_that_is_finished_is_not_timed_again(
+    selecting: Selecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runs have seed 0. The control is the test above, which is refused within these minutes."""
+    monkeypatch.setattr(
+        "fedskew.select.RunFolder.finished",
+        lambda folder, rounds: "-seed0-" in folder.run and rounds == 20,
+    )
+    ended = selecting(good_at("fedshift", 5.0), minutes=3, seconds=2.0)
+    assert [experiment.settings["rounds"] for experiment in ended.experiments] == [20, 20, 20]
 
 
 def test_no_experiment_begins_after_the_minutes(
@@ -191,6 +206,11 @@ def test_what_is_not_distinguishable_from_fedavg_is_no_winner(selecting: Selecti
     gain, low, _ = ended.result["gains"]["fedavg"]
     assert low < 0 < gain
     assert "no winner: no method is distinguishable from FedAvg here" in ended.printed
+
+    small_gain = selecting(good_at("fedprox", 0.5))
+    assert small_gain.result["winner"]["method"] == "fedprox"
+    assert small_gain.result["winner"]["uploads"] == "nothing"
+    assert 0 < small_gain.result["gains"]["fedavg"][1] < 1
 
     itself = selecting(good_at("fedavg", 5.0))
     assert "no winner: FedAvg itself is the best on validation data" in itself.printed
@@ -272,6 +292,18 @@ def test_auroc_decides_only_where_it_is_measured(selecting: Selecting, tmp_path:
         selecting(good_at("fedshift", 5.0), settings=data, target="auroc")
     assert caught.value.key == "--target"
     assert selecting(good_at("fedshift", 5.0), settings=data, target="accuracy").experiments
+
+
+@pytest.mark.parametrize(
+    ("dataset", "metric"),
+    [("digits", "local-accuracy.worst"), ("digits-scanners", "client-accuracy.worst")],
+)
+def test_sites_with_samples_of_their_own_are_measured_on_these(
+    dataset: str, metric: str, selecting: Selecting
+) -> None:
+    """A site of the digits is a part of one data set: its accuracy follows from the recalls of all."""
+    ended = selecting(good_at("fedshift", 5.0), settings={"dataset": dataset}, target="worst-site")
+    assert {experiment.metric for experiment in ended.experiments} == {metric}
 
 
 def test_an_interval_over_seeds_alone_is_wider_where_their_samples_overlap() -> None:

@@ -65,6 +65,7 @@ def test_settings_an_experiment_and_a_run_are_diagnosed(
     ]
     train(clients=3, rounds=1)
     (folder,) = (tmp_path / "results").iterdir()
+    folder = folder.rename(tmp_path / "renamed")
     (of_run,) = json.loads(fedskew("diagnose", folder, "--json")[1])
     samples = json.loads((folder / "settings.json").read_text())["samples"]["train"]
     assert of_run["statistics"]["samples"] == np.sum(samples) and of_run["statistics"]["sites"] == 3
