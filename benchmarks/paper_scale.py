@@ -33,7 +33,7 @@ from client_app.process import make_deterministic
 from client_app.state import copy
 from client_app.training import train_round
 from data import Samples
-from fedskew.experiments.experiments import Experiment, find_all
+from fedskew.experiments import Experiment, find_all
 from fedskew.experiments.plan import plan, runs, selected
 from fedskew.report.kept_records import keep
 from fedskew.report.runs import Run

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from data import SettingError
-from data.package_files import sources
+from data.packages import sources
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's mallopt: free bytes at the heap's end that are kept, and the size from which a block is mapped."""

@@ -10,7 +10,6 @@ import hashlib
 import keyword
 import re
 import sys
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -102,17 +101,10 @@ class Member(TomlTable):
     name: Name
     key: PublicKey
     """Its node's public key in OpenSSH's form, without a comment."""
-    samples: int = 0
+    samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 0
     """Training samples that it may state at most; 0 where none are agreed. A mean of models weighs a site by them."""
     mask_key: Annotated[str, AfterValidator(checked_mask_key)] = ""
     """Its X25519 public key for masked sums, `x25519` and base64; empty where the file has none."""
-
-    @model_validator(mode="after")
-    def check_samples(self) -> Self:
-        if "samples" in self.model_fields_set and not 1 <= self.samples <= MOST_SAMPLES:
-            rule = f"must be 1 to {MOST_SAMPLES}: training samples that the site may state at most"
-            raise BrokenRule("samples", rule)
-        return self
 
 
 class Module(TomlTable):
@@ -144,20 +136,21 @@ class AgreedInputs(TomlTable):
     @model_validator(mode="after")
     def check_inputs(self) -> Self:
         """Raise BrokenRule for inputs that the settings cannot state, or that do not fit each other."""
-        stated = {*INPUT_KEYS} & {key.replace("_", "-") for key in self.model_fields_set}
+        stated = {key for key in INPUT_KEYS if key.replace("-", "_") in self.model_fields_set}
         if not stated:
             return self
         # A table's columns are standardized by their sums over all sites where neither is there.
         by_sums = "x" not in self.input_shape.lower() and stated.isdisjoint(("mean", "std"))
+        optional = ("input-columns", "mean", "std") if by_sums else ("input-columns",)
         for key in INPUT_KEYS:
-            is_optional = key == "input-columns" or (by_sums and key in ("mean", "std"))
-            if key not in stated and not is_optional:
+            if key not in stated and key not in optional:
                 raise BrokenRule(key, "is missing")
         if len(self.classes) < 2:
             raise BrokenRule("classes", "must be at least two names")
+        settings = DataSettings(classes=name_list(self.classes), input_shape=self.input_shape)
         try:
-            shape = DataSettings(input_shape=self.input_shape).shape
-            _ = DataSettings(classes=name_list(self.classes)).class_names
+            shape = settings.shape
+            _ = settings.class_names
         except SettingError as error:
             raise BrokenRule(error.key, error.rule) from None
         rule = f"must be one value, or {shape[0]}, for input-shape {self.input_shape}"
@@ -195,7 +188,7 @@ class Agreement(AgreedInputs, AgreedSites):
     """sha256 over the sorted (name, sha256 of content) of the app's files."""
     min_sites: int
     """Sites without whose updates no round is taken."""
-    sums: Literal["plain", "masked", ""] = ""
+    sums: Literal["plain", "masked"] = "plain"
     """How class counts and feature statistics leave the sites: each by itself, or under masks that cancel."""
     backbone: Annotated[
         str,
@@ -216,16 +209,12 @@ class Agreement(AgreedInputs, AgreedSites):
     @model_validator(mode="before")
     @classmethod
     def usual(cls, entries: dict[str, Any]) -> dict[str, Any]:
-        """Add min-sites, more than half of the sites, and sums, masked where all of three or more sites have a key."""
+        """Add min-sites, more than half of the sites, and sums, masked where three or more sites have keys for it."""
         sites = entries.get("site")
-        tables = (
-            [site for site in sites if isinstance(site, dict)] if isinstance(sites, list) else []
-        )
-        with_key = ["mask-key" in site for site in tables]
-        usual: dict[str, Any] = {"min-sites": len(tables) // 2 + 1}
-        if all(with_key) or not any(with_key):
-            masked = all(with_key) and len(tables) >= FEWEST_MASKED
-            usual["sums"] = "masked" if masked else "plain"
+        tables = sites if isinstance(sites, list) else []
+        with_key = [isinstance(site, dict) and "mask-key" in site for site in tables]
+        masked = any(with_key) and len(with_key) >= FEWEST_MASKED
+        usual = {"min-sites": len(with_key) // 2 + 1, "sums": "masked" if masked else "plain"}
         return {**usual, **entries}
 
     @model_validator(mode="after")
@@ -239,15 +228,13 @@ class Agreement(AgreedInputs, AgreedSites):
         if self.min_sites > len(self.sites):
             rule = f"must be at most the number of sites, {len(self.sites)}"
             raise BrokenRule("min-sites", rule, self.min_sites)
-        without = ", ".join(site.name for site in self.sites if not site.mask_key)
-        if not self.sums:
-            rule = f'is missing: site {without} has no mask-key. Add it, or state sums = "plain"'
-            raise BrokenRule("sums", rule)
         if self.masked and len(self.sites) < FEWEST_MASKED:
             rule = f"must be plain with fewer than {FEWEST_MASKED} sites: each would learn the other's part"
             raise BrokenRule("sums", rule)
+        without = ", ".join(site.name for site in self.sites if not site.mask_key)
         if self.masked and without:
-            raise BrokenRule("sums", f"needs a mask-key of site {without}")
+            rule = f'needs a mask-key of site {without}. Add it, or state sums = "plain"'
+            raise BrokenRule("sums", rule)
         if bool(self.backbone) != bool(self.weights):
             raise BrokenRule("weights" if self.backbone else "backbone", "is missing")
         return self
@@ -312,27 +299,6 @@ def subtraction_warning(before: Agreement, after: Agreement) -> str:
         f"{', '.join(changes)}: masked sums of both federations differ by no other site, so whoever has both "
         f"learns {whose} class counts and feature statistics by subtraction"
     )
-
-
-def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
-    """Return the name, classes, shape and scale of federation.toml.
-
-    They can be checked before the first site is known, so that no coordinator writes a file that none can read.
-
-    Args:
-        entries: of the file.
-        path: of the file, which errors name.
-
-    Raises:
-        DataError: one of them is missing, or none that can be agreed to.
-    """
-    stated = {key: entries[key] for key in ("name", *INPUT_KEYS) if key in entries}
-    return table_of(AgreedInputs, stated, str(path))
-
-
-def members_of(entries: Mapping[str, object], path: Path) -> tuple[Member, ...]:
-    """Return the sites of federation.toml, which need not be enough yet. Raises DataError as `read_agreement`."""
-    return table_of(AgreedSites, {"site": entries.get("site", [])}, str(path)).sites
 
 
 def read_agreement(path: Path) -> Agreement:

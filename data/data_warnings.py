@@ -6,6 +6,7 @@ run can go on. `fedskew data check`, `data show`, `run` and `select` print them,
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from data.errors import DataError
 from data.federation import Federation
 from data.readers.catalog import is_own, is_sites, members
 from data.readers.image_files import ImageFiles
-from data.readers.input_columns import ORDER_COUNTS
+from data.readers.input_columns import ORDER_COUNTS, column_labels
 from data.readers.user_data import input_columns, path_of
 from data.settings import DataSettings
 
@@ -25,14 +26,8 @@ MOST_TESTS = 4096
 """Test samples that are looked for in the training set."""
 MOST_TRAINED, MOST_BYTES = 1_000_000, 2**30
 """Training samples, and bytes of them, that are hashed: about two seconds of work."""
-CHUNK = 1024
-"""Rows looked at together: bounds the memory."""
 LARGE_NUMBER = 100.0
 """Size from which a normalized number of a table makes training diverge; standardized ones rarely exceed 10."""
-
-# A run refuses first and warns later: the last data set's findings are kept by what its samples are, so that they are
-# hashed once and the data set itself can leave the memory.
-_last: dict[str, tuple[str, list[str]]] = {}
 
 
 def warnings_of(settings: DataSettings, federation: Federation) -> list[str]:
@@ -74,9 +69,8 @@ def refuse_copies(data: Dataset) -> None:
 
 
 def warnings_of_copies(data: Dataset) -> list[str]:
-    """Return a sentence for the test set, and for the validation set, that has samples of the training set."""
-    _, warnings = _copies(data)
-    return warnings
+    """Return a sentence for a test set that has samples of the training set; none for another one."""
+    return list(filter(None, _copies(data)[1:]))
 
 
 def _is_compared(settings: DataSettings) -> bool:
@@ -108,83 +102,64 @@ def _of_classes(federation: Federation) -> Iterator[str]:
     test_labels = data.test.labels[federation.global_test]
     tests_C = np.bincount(test_labels, minlength=data.num_classes)
 
-    nowhere = np.flatnonzero((trained_C == 0) & (tests_C == 0))
-    if len(nowhere):
-        yield f"nobody has a sample of {_listed(data, nowhere)}, which classes names"
-    untrained = np.flatnonzero((trained_C == 0) & (tests_C > 0))
-    if len(untrained):
-        found = f"{tests_C[untrained].sum()} test samples and no training sample"
-        yield f"{_listed(data, untrained)}: {found}, so that no model can learn it"
-    untested = np.flatnonzero((trained_C > 0) & (tests_C == 0))
-    if len(untested):
-        found = f"{trained_C[untested].sum()} training samples and no test sample"
-        yield f"{_listed(data, untested)}: {found}, so that no number measures it"
+    for is_odd_C, found in (
+        ((trained_C == 0) & (tests_C == 0), "training and test samples, though classes names it"),
+        (
+            (trained_C == 0) & (tests_C > 0),
+            "test samples and no training sample, so that no model can learn it",
+        ),
+        (
+            (trained_C > 0) & (tests_C == 0),
+            "training samples and no test sample, so that no number measures it",
+        ),
+    ):
+        names = [data.class_names[label] for label in np.flatnonzero(is_odd_C)]
+        if names:
+            count = (trained_C + tests_C)[is_odd_C].sum()
+            yield f"{_listed('class', 'classes', names)}: {count} {found}"
 
 
 def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str]:
-    """Yield a sentence where a partition gives the samples of one subject to several clients, or to the server too."""
+    """Yield a sentence where a partition gives the samples of one subject to several clients."""
     subjects_N = federation.dataset.train.subjects
     if subjects_N is None:
         return
     of_clients = [np.unique(subjects_N[part]) for part in federation.train_indices]
     subjects, clients_S = np.unique(np.concatenate(of_clients), return_counts=True)
     several = np.count_nonzero(clients_S > 1)
-    shared = np.isin(subjects, subjects_N[federation.holdout_indices]).sum()
     if several:
         yield (
             f"partition {settings.partition} gives samples of {several} of {len(subjects)} subjects to "
             "several clients each, and a real site has its own subjects"
         )
-    if shared:  # of a partition file: `hold_out` leaves the server's subjects to nobody else
-        yield f"{shared} subjects have samples both in the server's hold-out and at clients"
 
 
-def _copies(data: Dataset) -> tuple[str, list[str]]:
-    """Return what makes any training senseless, empty for nothing, and a sentence for each split with copies.
+@lru_cache(maxsize=4)  # a run refuses first and warns later
+def _copies(data: Dataset) -> tuple[str, str]:
+    """Return what makes any training senseless, and what is said of test samples that are copies; empty for nothing.
 
     So many samples are compared as take about two seconds.
     """
-    key = f"{data.content} {data.val is None}"
-    if key not in _last:
-        _last.clear()
-        _last[key] = _compared(data)
-    return _last[key]
-
-
-def _compared(data: Dataset) -> tuple[str, list[str]]:
-    trained = data.train.inputs
+    trained, tests = data.train.inputs, data.test.inputs
     assert isinstance(trained, np.ndarray), "one's own data are read into memory"
+    assert isinstance(tests, np.ndarray), "one's own data are read into memory"
     bytes_per_sample = max(trained[:1].nbytes, 1)
     most = min(MOST_TRAINED, MOST_BYTES // bytes_per_sample)
-    first_with: dict[bytes, int] = {}  # by a sample's hash, the first training sample that has it
-    looked_at = 0
-    for number, digest in _digests(trained, most):
-        looked_at += 1
-        first_with.setdefault(digest, number)
-    refusal = ""
-    if len(first_with) == 1 and looked_at > 1:
-        found = f"all {looked_at} training samples that were looked at are the same"
-        refusal = f"{found}: nothing can be learned"
-
+    number_of = {digest: number for number, digest in _digests(trained, most)}
+    if len(number_of) == 1 and len(trained) > 1:
+        return "all training samples that were looked at are the same: nothing can be learned", ""
+    compared = dict(_digests(tests, MOST_TESTS))
+    copies = [number for number, digest in compared.items() if digest in number_of]
+    if not copies:
+        return "", ""
     what = "images" if len(data.shape) == 3 else "rows"
-    warnings = []
-    for name, split in (("test", data.test), ("validation", data.val)):
-        if split is None or not isinstance(split.inputs, np.ndarray):
-            continue
-        digests = dict(_digests(split.inputs, MOST_TESTS))
-        copies = [number for number, digest in digests.items() if digest in first_with]
-        if not copies:
-            continue
-        example = f"({name} sample {copies[0]} is training sample {first_with[digests[copies[0]]]})"
-        compared = (
-            f"{len(digests)} {name} {what} that were compared are training {what} too {example}"
-        )
-        warnings.append(
-            f"{len(copies)} of {compared}, so that their scores are not those of unseen data"
-        )
-        if len(copies) == len(digests) and name == "test" and what == "images":
-            refusal = refusal or f"all {compared}: test on images that no client trains on"
-    return refusal, warnings
+    first = copies[0]
+    example = f"(test sample {first} is training sample {number_of[compared[first]]})"
+    found = f"{len(compared)} test {what} that were compared are training {what} too {example}"
+    refusal = ""
+    if len(copies) == len(compared) and what == "images":
+        refusal = f"all {found}: test on images that no client trains on"
+    return refusal, f"{len(copies)} of {found}, so that their scores are not those of unseen data"
 
 
 def _digests(inputs: NDArray[np.generic], most: int) -> Iterator[tuple[int, bytes]]:
@@ -192,17 +167,14 @@ def _digests(inputs: NDArray[np.generic], most: int) -> Iterator[tuple[int, byte
     count = min(len(inputs), max(1, most))
     for place in range(count):
         index = place * len(inputs) // count
-        sample = inputs[index].tobytes()
-        yield index, hashlib.blake2b(sample, digest_size=16).digest()
+        yield index, hashlib.blake2b(inputs[index].tobytes(), digest_size=16).digest()
 
 
-def _listed(data: Dataset, labels: Sequence[int] | NDArray[np.intp]) -> str:
-    """Return the names of classes for a sentence, the first few of many."""
-    names = [data.class_names[label] for label in labels]
-    noun = "class" if len(names) == 1 else "classes"
+def _listed(noun: str, plural: str, names: Sequence[str]) -> str:
+    """Return names for a sentence, the first few of many."""
     shown = ", ".join(names[:LISTED])
     more = f", ... ({len(names)} in all)" if len(names) > LISTED else ""
-    return f"{noun} {shown}{more}"
+    return f"{noun if len(names) == 1 else plural} {shown}{more}"
 
 
 def too_large_columns(data: Dataset) -> str:
@@ -214,21 +186,13 @@ def too_large_columns(data: Dataset) -> str:
     if len(data.shape) != 1 or isinstance(inputs, ImageFiles) or not len(inputs):
         return ""
     scale = 255.0 if inputs.dtype == np.uint8 else 1.0
-    mean, std = np.array(data.mean), np.array(data.std)
-    largest_F = np.zeros(data.shape[0])
-    for start in range(0, len(inputs), CHUNK):
-        numbers_NF = np.asarray(inputs[start : start + CHUNK], np.float64) / scale
-        normalized_NF = np.abs((numbers_NF - mean) / std)
-        largest_F = np.maximum(largest_F, normalized_NF.max(0))
-    by_size = np.argsort(-largest_F, kind="stable")
-    large = [column for column in by_size.tolist() if largest_F[column] >= LARGE_NUMBER]
+    ends_2F = np.stack([inputs.min(axis=0), inputs.max(axis=0)]) / scale
+    normalized_2F = (ends_2F - np.array(data.mean)) / np.array(data.std)
+    largest_F = np.abs(normalized_2F).max(axis=0)
+    by_size = np.argsort(-largest_F, kind="stable").tolist()
+    labels = column_labels(data.input_columns, data.shape[0])
+    large = [labels[column] for column in by_size if largest_F[column] >= LARGE_NUMBER]
     if not large:
         return ""
-    names = data.input_columns
-    shown = [f"'{names[column]}'" if names else str(column + 1) for column in large[:LISTED]]
-    more = "" if len(large) <= LISTED else f" and {len(large) - LISTED} more"
-    noun = "column" if len(large) == 1 else "columns"
-    return (
-        f"{noun} {', '.join(shown)}{more} of {data.name}: normalized, the numbers reach "
-        f"{largest_F[large[0]]:.2g}, where a model expects about 1"
-    )
+    found = f"normalized, the numbers reach {largest_F.max():.2g}, where a model expects about 1"
+    return f"{_listed('column', 'columns', large)} of {data.name}: {found}"

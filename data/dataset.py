@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from data.errors import DataError, text_of
 from data.readers import cache
 from data.readers.array_conversion import checked
 from data.readers.catalog import KNOWN, domain_names, has_domains, is_own, is_sites, members
-from data.readers.image_files import ImageFiles, as_float
+from data.readers.image_files import ImageFiles, as_float, letters_of
 from data.readers.input_columns import column_labels, order_of
 from data.readers.named import fedbn, files_of, read_named
 from data.readers.splits import Raw
@@ -75,21 +76,15 @@ class Dataset:
 
         Without names on one of both sides, the order stays as it is. Raises DataError as `order_of`.
         """
-        if not wanted or not self.input_columns or wanted == self.input_columns:
+        order = _order(self.input_columns, wanted, where, wanted_by)
+        if order is None:
             return self
-        order = order_of(self.input_columns, wanted, where, wanted_by)
-
-        def in_order(split: SplitData) -> SplitData:
-            assert not isinstance(split.inputs, ImageFiles)  # images have no columns
-            return replace(split, inputs=split.inputs[:, order])
-
-        return replace(
-            self,
-            train=in_order(self.train),
-            test=in_order(self.test),
-            val=None if self.val is None else in_order(self.val),
-            input_columns=wanted,
-        )
+        changed = {}
+        for key in SPLITS:
+            split = getattr(self, key)
+            if split is not None:
+                changed[key] = replace(split, inputs=split.inputs[:, order])
+        return replace(self, input_columns=wanted, **changed)
 
     @property
     def num_classes(self) -> int:
@@ -109,7 +104,7 @@ def load(settings: DataSettings) -> Dataset:
 
     domains: tuple[str, ...] = ()
     # A table's sites are domains only under these partitions. Under any other one, its rows are pooled.
-    if "domain_names" in arrays and settings.partition in ("domains", "file"):
+    if "domain_names" in arrays and settings.partition == "domains":
         domains = decoded(arrays["domain_names"])
     elif has_domains(settings.dataset):
         domains = domain_names(names)
@@ -117,20 +112,17 @@ def load(settings: DataSettings) -> Dataset:
     def numbers(name: str) -> NDArray[np.int64] | None:
         return np.array(arrays[name], np.int64) if name in arrays else None
 
-    def split(key: str) -> SplitData | None:
+    splits = {}
+    for key in SPLITS:
         labels = numbers(f"{key}_labels")
-        if labels is None:
-            return None
-        inputs = arrays[f"{key}_inputs"]
-        return SplitData(
-            inputs=_image_files(settings, inputs) if settings.in_files else inputs,
-            labels=labels,
-            domains=numbers(f"{key}_domains") if domains else None,
-            subjects=numbers(f"{key}_subjects"),
-        )
-
-    train, test = split("train"), split("test")
-    assert train and test
+        if labels is not None:
+            inputs = arrays[f"{key}_inputs"]
+            splits[key] = SplitData(
+                inputs=_image_files(settings, inputs) if settings.in_files else inputs,
+                labels=labels,
+                domains=numbers(f"{key}_domains") if domains else None,
+                subjects=numbers(f"{key}_subjects"),
+            )
     columns = decoded(arrays["input_columns"]) if "input_columns" in arrays else ()
     medians: dict[str, float] = {}
     if "medians" in arrays:
@@ -142,9 +134,9 @@ def load(settings: DataSettings) -> Dataset:
         shape=settings.shape,
         mean=settings.means,
         std=settings.stds,
-        train=train,
-        test=test,
-        val=split("val"),
+        train=splits["train"],
+        test=splits["test"],
+        val=splits.get("val"),
         domain_names=domains,
         content=content,
         tests_subjects="test_groups" in arrays,
@@ -187,19 +179,11 @@ def _folder(settings: DataSettings, names: tuple[str, ...]) -> Path:
     Its key has the files and only the settings that change what is read from them, so that runs that differ in other
     settings share a copy.
     """
-    layouts = {KNOWN[name].layout for name in names if name in KNOWN}
-    own = any(map(is_own, names))
-    # The labels of a user's own data can be class names, which `classes` numbers in its order. For other data, only
-    # the number of classes matters.
-    classes = settings.class_names if own else len(settings.class_names)
-    fields = ["recipe", *OF_OWN]
-    if own or "abide" in layouts:
-        fields.append("test_fold")
-    if "abide" in layouts:
-        fields.append("window_stride")
-    values = {field: getattr(settings, field) for field in fields}
+    fields = ("recipe", "test_fold", "window_stride", *OF_OWN)
+    values = [getattr(settings, field) for field in fields]
     files = [file for name in names for file in _files(name, settings)]
-    key = cache.key_of([names, settings.shape, classes, values], files)
+    # Labels of a user's own data can be class names, which `classes` numbers in its order.
+    key = cache.key_of([names, settings.shape, settings.class_names, values], files)
     readable = "-".join(domain_names(names))[:40]  # for people who list the cache
     return cache.cache_folder(settings.cache) / f"{readable}-{key[:24]}"
 
@@ -213,9 +197,9 @@ def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
     raws = []
     for name in names:
         if is_own(name):
-            raw = read_own(name, settings.class_names, settings.shape, settings)
+            raw = read_own(name, settings)
         else:
-            raw = read_named(name, settings, settings.shape)
+            raw = read_named(name, settings)
         for note in raw.notes:
             log.info("%s: %s", name, text_of(note))
         raws.append(raw)
@@ -225,13 +209,16 @@ def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
     arrays: Arrays = {}
     columns = [raw.input_columns for raw in raws if raw.input_columns]
     if columns:
-        arrays["input_columns"] = encoded(columns[0])
+        arrays["input_columns"] = letters_of(columns[0])
     if len(raws) == 1 and raws[0].medians:
         arrays["medians"] = np.array(raws[0].medians, np.float64)
     if raws[0].sites and len(raws) == 1:
-        arrays["domain_names"] = encoded(raws[0].sites)
+        arrays["domain_names"] = letters_of(raws[0].sites)
     if settings.in_files:
-        return arrays | _image_paths(raws[0])
+        for key, split in raws[0].splits.items():
+            images: Any = split.images
+            arrays[f"{key}_inputs"], arrays[f"{key}_labels"] = images.names, split.labels
+        return arrays
     arrays |= _inputs_and_labels(raws, settings)
     for key in SPLITS:
         if f"{key}_labels" in arrays:
@@ -248,25 +235,25 @@ def _inputs_and_labels(raws: list[Raw], settings: DataSettings) -> Arrays:
     Raises:
         DataError: a member cannot be trained on, has other columns, or has arrays of another type.
     """
-    orders = _column_orders(raws)
+    first = next((raw for raw in raws if raw.input_columns), raws[0])
+    orders = []
+    for raw in raws:
+        places = raw.train.where, first.train.where
+        orders.append(_order(raw.input_columns, first.input_columns, *places))
     inputs: dict[str, list[NDArray[np.generic]]] = {}
-    labels: Arrays = {}
+    arrays: Arrays = {}
     in_files = True
     for key in SPLITS:
-        of_members, labels_of_members = [], []
-        for raw, order in zip(raws, orders, strict=True):
-            split = getattr(raw, key)
-            if split is None:
-                continue
-            split_inputs, split_labels = checked(split, settings.shape, settings.num_classes)
-            of_members.append(split_inputs if order is None else split_inputs[:, order])
-            labels_of_members.append(split_labels)
-            in_files = in_files and isinstance(split.images, ImageFiles)
-        if len(of_members) == len(raws):
-            inputs[key] = of_members
-            labels[f"{key}_labels"] = np.concatenate(labels_of_members)
+        splits = [raw.splits[key] for raw in raws if key in raw.splits]
+        if len(splits) < len(raws):
+            continue
+        read = [checked(split, settings.shape, settings.num_classes) for split in splits]
+        inputs[key] = []
+        for (member, _), order in zip(read, orders, strict=True):
+            inputs[key].append(member if order is None else member[:, order])
+        arrays[f"{key}_labels"] = np.concatenate([labels for _, labels in read])
+        in_files = in_files and all(isinstance(split.images, ImageFiles) for split in splits)
 
-    arrays = labels
     types = {str(member.dtype) for of_members in inputs.values() for member in of_members}
     if len(types) > 1 and not in_files:
         rule = f"images are {' and '.join(sorted(types))}: must all be of one type"
@@ -282,20 +269,16 @@ def _inputs_and_labels(raws: list[Raw], settings: DataSettings) -> Arrays:
     return arrays
 
 
-def _column_orders(raws: list[Raw]) -> list[NDArray[np.int64] | None]:
-    """Return for each member the order that brings its input columns into that of the first member that names them.
+def _order(
+    present: tuple[str, ...], wanted: tuple[str, ...], where: str, wanted_by: str
+) -> NDArray[np.int64] | None:
+    """Return the order that brings input columns into that of `wanted`; None where they are in it or lack names.
 
-    None where they are in it, or have no names. Raises DataError for a member with other columns.
+    Raises DataError as `order_of`.
     """
-    orders: list[NDArray[np.int64] | None] = []
-    first = next((raw for raw in raws if raw.input_columns), raws[0])
-    for raw in raws:
-        order = None
-        if raw.input_columns not in ((), first.input_columns):
-            places = raw.train.where, first.train.where
-            order = order_of(raw.input_columns, first.input_columns, *places)
-        orders.append(order)
-    return orders
+    if not present or not wanted or present == wanted:
+        return None
+    return order_of(present, wanted, where, wanted_by)
 
 
 def _domains_and_subjects(raws: list[Raw], key: str, has_domains: bool) -> Arrays:
@@ -306,55 +289,28 @@ def _domains_and_subjects(raws: list[Raw], key: str, has_domains: bool) -> Array
     subjects of its test samples but not of this split: nobody knows which samples of this split belong together.
     """
     arrays: Arrays = {}
-    splits = [getattr(raw, key) for raw in raws]
+    splits = [raw.splits[key] for raw in raws]
     sizes = [len(split.labels) for split in splits]
     if has_domains:
         arrays[f"{key}_domains"] = np.repeat(np.arange(len(sizes)), sizes)
-    elif raws[0].sites and splits[0].sites is not None:
+    elif splits[0].sites is not None:
         arrays[f"{key}_domains"] = splits[0].sites
 
     subjects = []
+    start = 0
     for raw, split, size in zip(raws, splits, sizes, strict=True):
         if split.subjects is None and raw.test.subjects is not None:
             return arrays
-        subjects.append(np.arange(size) if split.subjects is None else split.subjects)
+        numbers_N = np.arange(size) if split.subjects is None else split.subjects
+        subjects.append(numbers_N.astype(np.int64) + start)
+        start += int(numbers_N.max()) + 1
     if any(split.subjects is not None for split in splits):
-        arrays[f"{key}_subjects"] = _renumbered(subjects)
+        arrays[f"{key}_subjects"] = np.concatenate(subjects)
         if key == "test" and all(split.tested_as_one for split in splits):
             arrays["test_groups"] = arrays["test_subjects"]  # a part of the content's hash
     return arrays
 
 
-def _renumbered(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Concatenate the members' subject numbers, shifted so that they are unique across members."""
-    shifted = []
-    start = 0
-    for part in parts:
-        shifted.append(part.astype(np.int64) + start)
-        start += int(part.max()) + 1
-    return np.concatenate(shifted)
-
-
-def encoded(names: tuple[str, ...]) -> NDArray[np.uint8]:
-    """Return (names, bytes): each name in UTF-8, padded with zero bytes. The cache stores no object arrays."""
-    encoded_names = [name.encode() for name in names]
-    width = max(map(len, encoded_names))
-    padded = b"".join(name.ljust(width, b"\0") for name in encoded_names)
-    letters = np.frombuffer(padded, np.uint8)
-    return letters.reshape(len(names), width)
-
-
 def decoded(names: NDArray[np.generic]) -> tuple[str, ...]:
-    """Return the names in an array of `encoded`."""
+    """Return the names in an array of `letters_of`."""
     return tuple(row.tobytes().rstrip(b"\0").decode() for row in names)
-
-
-def _image_paths(raw: Raw) -> Arrays:
-    """Return the arrays of a data set whose inputs are the paths of image files in place of images."""
-    arrays: Arrays = {}
-    for key in SPLITS:
-        split = getattr(raw, key)
-        if split is not None:
-            arrays[f"{key}_inputs"] = split.images.names
-            arrays[f"{key}_labels"] = split.labels
-    return arrays

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from data.dataset import Dataset, SplitData, load
 from data.errors import DataError, SettingError
-from data.partition_files import SavedPartition, path_of, read
+from data.partition_files import path_of, read
 from data.partitions import (
     Indices,
-    by_domain,
     classes_per_client,
     domain_parts,
     domain_shares,
@@ -32,7 +31,6 @@ from data.settings import DataSettings
 from data.sites import agreement_of
 from data.standardization import column_sums, standardization
 from data.subsets import hold_out, long_tail, split_validation, subset, validation_as_test
-from data.text import printable
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,18 +119,20 @@ class Federation:
             return data.train, self.train_indices[client]
         if kind == "holdout":
             return data.train, self.holdout_indices
-        own_tests = self.test_indices
-        if own_tests is None:
-            client = None  # all clients are tested, and validated, on the same samples
-        if kind == "test":
-            of_client = None if own_tests is None or client is None else own_tests[client]
-            return data.test, self.global_test if of_client is None else of_client
-        cut = self.validation_indices
-        if cut is not None:
-            return data.train, np.sort(np.concatenate(cut)) if client is None else cut[client]
-        assert data.val is not None, "there are validation samples"
-        if client is None or self.domains is None or data.val.domains is None:
+        tests, cut = self.test_indices, self.validation_indices
+        if client is None or tests is None:
+            # Without tests of their own all clients are tested, and validated, on the same samples.
+            if kind == "test":
+                return data.test, self.global_test
+            if cut is not None:
+                return data.train, np.sort(np.concatenate(cut))
+            assert data.val is not None, "there are validation samples"
             return data.val, np.arange(len(data.val.labels))
+        if kind == "test":
+            return data.test, tests[client]
+        if cut is not None:
+            return data.train, cut[client]
+        assert data.val is not None and data.val.domains is not None and self.domains is not None
         return data.val, np.flatnonzero(data.val.domains == self.domains[client])
 
     def subjects(self, kind: str, client: int | None = None) -> NDArray[np.int64] | None:
@@ -162,7 +162,7 @@ class Federation:
         data = self.dataset
         chosen: torch.Tensor | ImageFiles
         if isinstance(split.inputs, ImageFiles):
-            chosen = split.inputs.only(indices)
+            chosen = split.inputs[indices]
         else:
             chosen = _to_device(device, np.ascontiguousarray(split.inputs[indices]))
         broadcasts = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
@@ -208,15 +208,23 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     if is_sites(settings.dataset):
         return _federation_of_sites(settings)
     data = load(settings)
-    if settings.partition_file:
-        partition = _saved_partition(settings, data)
+    if settings.partition == "file":
+        holdout = np.zeros(0, np.int64)
+        parts = read(settings.partition_file)
+        last = max(part[-1] for part in parts)
+        if last >= len(data.train.labels):
+            rule = f"has sample {last}, and the data have {len(data.train.labels)}, from 0"
+            raise DataError(rule, where=str(path_of(settings.partition_file)))
     else:
-        partition = _drawn_partition(settings, data, seed)
-    return _federation(settings, data, partition, seed)
+        holdout, parts = _drawn(settings, data, seed)
+    return _federation(settings, data, parts, holdout, seed)
 
 
-def _drawn_partition(settings: DataSettings, data: Dataset, seed: int) -> SavedPartition:
-    """Return the partition that a seed draws. Raises SettingError for data that cannot be partitioned in this way."""
+def _drawn(settings: DataSettings, data: Dataset, seed: int) -> tuple[Indices, list[Indices]]:
+    """Return the server's hold-out and the clients' samples that a seed draws, as sorted indices.
+
+    Raises SettingError for data that cannot be partitioned in this way.
+    """
     # Draw the hold-out first: the subset and the long tail below can leave too few samples of a class.
     holdout, train = hold_out(data, settings.holdout_per_class, seed)
     train = subset(data, data.train, train, settings.train_images, "train-images", seed)
@@ -228,61 +236,12 @@ def _drawn_partition(settings: DataSettings, data: Dataset, seed: int) -> SavedP
         generator(seed, "long tail"),
     )
     train = train[cut]
-    tests = np.arange(len(data.test.labels))
-    global_test = subset(data, data.test, tests, settings.test_images, "test-images", seed)
-
     parts = [train[part] for part in partition_indices(settings, data, train, seed)]
-    domains: tuple[int, ...] | None = None
-    if settings.partition == "domains":
-        # With parts-per-domain, clients 0..D-1 have the first part of the D domains, clients D..2D-1 the second, ...
-        count = len(data.domain_names)
-        domains = tuple(client % count for client in range(len(parts)))
     for client, part in enumerate(parts):
         if len(part) == 0:
             rule = f"client {client} would hold no image under partition {settings.partition}"
             raise SettingError("clients", settings.clients, rule)
-    return SavedPartition(
-        data=data.content,
-        train=tuple(parts),
-        test=global_test,
-        domains=domains,
-        holdout=holdout,
-    )
-
-
-def _saved_partition(settings: DataSettings, data: Dataset) -> SavedPartition:
-    """Return the partition of the setting partition-file.
-
-    Raises:
-        SettingError: holdout-per-class differs from the file's hold-out.
-        DataError: the file was made for other data, or has an index or a domain out of range.
-    """
-    saved = read(settings.partition_file)
-    where = str(path_of(settings.partition_file))
-    if saved.data != data.content:
-        rule = (
-            f"is a partition of other data: their hash is {printable(saved.data[:16])}, "
-            f"that of {settings.dataset} as set here {data.content[:16]}"
-        )
-        raise DataError(rule, where=where)
-    trained = np.concatenate([*saved.train, saved.holdout])
-    for part, split in ((trained, data.train), (saved.test, data.test)):
-        size = len(split.labels)
-        if not len(part) or part.min() < 0 or part.max() >= size:
-            raise DataError(f"its samples must be 0..{size - 1}, at least one", where=where)
-    domains = len(data.domain_names)
-    if any(not 0 <= domain < domains for domain in saved.domains or ()):
-        rule = f"its domains must be 0..{domains - 1}" if domains else "the data have no domains"
-        raise DataError(rule, where=where)
-
-    # The file determines the hold-out. The setting has no effect, but it must describe the run correctly.
-    holdout_C = np.bincount(data.train.labels[saved.holdout], minlength=data.num_classes)
-    expected = settings.holdout_per_class * max(1, domains)  # it is drawn from every domain
-    if (holdout_C != expected).any():
-        listed = ", ".join(map(str, holdout_C))
-        rule = f"must be the partition file's: its hold-out has {listed} samples of the classes"
-        raise SettingError("holdout-per-class", settings.holdout_per_class, rule)
-    return saved
+    return holdout, parts
 
 
 def _federation_of_sites(settings: DataSettings) -> Federation:
@@ -318,11 +277,16 @@ def _federation_of_sites(settings: DataSettings) -> Federation:
 
 
 def _federation(
-    settings: DataSettings, data: Dataset, partition: SavedPartition, seed: int
+    settings: DataSettings, data: Dataset, parts: list[Indices], holdout: Indices, seed: int
 ) -> Federation:
-    """Return a Federation: split off the validation samples, and compute counts and hash."""
-    parts = list(partition.train)
-    global_test, domains, holdout = partition.test, partition.domains, partition.holdout
+    """Return a Federation: draw test and validation samples, and compute counts and hash."""
+    tests = np.arange(len(data.test.labels))
+    global_test = subset(data, data.test, tests, settings.test_images, "test-images", seed)
+    domains: tuple[int, ...] | None = None
+    if settings.partition == "domains":
+        # With parts-per-domain, clients 0..D-1 have the first part of the D domains, clients D..2D-1 the second, ...
+        count = len(data.domain_names)
+        domains = tuple(client % count for client in range(len(parts)))
     validation: tuple[Indices, ...] | None = None
     if fraction := settings.validation_fraction:
         rule = f"has no effect: {settings.dataset} brings validation data of its own"
@@ -334,8 +298,8 @@ def _federation(
         validation = None
     test_parts: tuple[Indices, ...] | None = None
     if data.test.domains is not None and domains is not None:
-        of_domain = by_domain(data.test.domains[global_test], len(data.domain_names))
-        test_parts = tuple(global_test[of_domain[domain]] for domain in domains)
+        domains_T = data.test.domains[global_test]
+        test_parts = tuple(global_test[domains_T == domain] for domain in domains)
     standardized_rows = 0
     if not (data.mean and data.std):
         trained = np.concatenate(parts)
@@ -386,9 +350,7 @@ def partition_indices(
             domains = len(data.domain_names)
             if settings.parts_per_domain:
                 return domain_parts(labels_N, domains_N, domains, settings.parts_per_domain, draws)
-            if settings.domain_percent < 100:
-                return domain_shares(labels_N, domains_N, domains, settings.domain_percent, draws)
-            return by_domain(domains_N, domains)
+            return domain_shares(labels_N, domains_N, domains, settings.domain_percent, draws)
         case "pooled":
             return [np.arange(len(train), dtype=np.int64)]
         case "iid":

@@ -6,10 +6,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-LARGEST = 10 * 2**20
-"""Bytes of a log at which the next one begins."""
-KEPT = 5
-"""Former logs beside the one that is written: 60 MiB in all."""
+LARGEST = 30 * 2**20
+"""Bytes of a log at which the next one begins; one former log is kept."""
 FileStamp = tuple[int, int, int] | None
 """Time of change in nanoseconds, inode and size in bytes; None where there is no file."""
 
@@ -37,8 +35,8 @@ def stamp_of(file: Path) -> FileStamp:
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
-def rotate(log: Path, largest: int = LARGEST, kept: int = KEPT) -> bool:
-    """Copy a log that is too large to LOG.1 and empty it, and return whether it was; LOG.1 becomes LOG.2, and so on.
+def rotate(log: Path, largest: int = LARGEST) -> bool:
+    """Copy a log that is too large to LOG.1 and empty it, and return whether it was.
 
     For logs that another process writes, as its standard output: it must have opened the file to append, and then goes
     on at its beginning. A line that it writes between the copy and the cut is lost. Every file is its owner's alone.
@@ -46,26 +44,15 @@ def rotate(log: Path, largest: int = LARGEST, kept: int = KEPT) -> bool:
     Raises:
         OSError: the disk has no room for the copy, or the file is another user's. The log is then as it was.
     """
-    try:
-        if log.stat().st_size <= largest:
-            return False
-    except FileNotFoundError:
+    if not log.exists() or log.stat().st_size <= largest:
         return False
-    whole = former(log, 0)  # not among the former logs until it is complete
+    partial = log.with_name(f"{log.name}.0")  # the former log stays until the copy is complete
     try:
-        with owner_only(), log.open("rb") as source, whole.open("wb") as copy:
-            shutil.copyfileobj(source, copy)
+        with owner_only():
+            shutil.copyfile(log, partial)
     except OSError:
-        whole.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise
-    for number in range(kept, 0, -1):
-        older = former(log, number - 1)
-        if older.exists():
-            older.replace(former(log, number))
+    partial.replace(log.with_name(f"{log.name}.1"))
     os.truncate(log, 0)
     return True
-
-
-def former(log: Path, number: int) -> Path:
-    """Return the file of a former log; 1 is the youngest."""
-    return log.with_name(f"{log.name}.{number}")

@@ -1,102 +1,41 @@
-"""Partition files: the samples of each client, bound to the data by their hash."""
+"""Partitions on the disk: partition files, and a folder per client for a trial between sites.
+
+A partition file is a JSON list of each client's list of indices into the training set, such as [[0, 2], [1]].
+`fedskew data save-partition` writes one, and `fedskew data export-sites` writes a file OUT/NAME/data.npz per client.
+"""
 
 import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, TypeAdapter, ValidationError
 
 from data.errors import DataError, SettingError
+
+if TYPE_CHECKING:  # it loads torch, which settings do without
+    from data.federation import Federation
 
 MARK = re.compile(r"(?P<path>.+)#(?P<digest>[0-9a-f]{16})")
 """FILE#HASH: how resolved settings name a file, so that a run's id follows its content."""
 
 
-def whole_numbers(numbers: object) -> object:
-    """Return a list of JSON as an array. Raises ValueError for what int64 would cut off in silence."""
-    if not isinstance(numbers, list):
-        return numbers
-    if not all(type(number) is int and abs(number) < 2**62 for number in numbers):
-        raise ValueError("must be whole numbers")
-    return np.array(numbers, np.int64)
+FORM: TypeAdapter[list[list[int]]] = TypeAdapter(list[list[Annotated[int, Field(ge=0, lt=2**62)]]])
 
 
-SampleIndices = Annotated[
-    NDArray[np.int64],
-    BeforeValidator(whole_numbers),
-    PlainSerializer(lambda indices: indices.tolist()),
-]
-
-
-class SavedPartition(BaseModel):
-    """The contents of a partition file."""
-
-    model_config = ConfigDict(
-        arbitrary_types_allowed=True, extra="forbid", frozen=True, strict=True
-    )
-
-    version: Literal[1] = Field(default=1, alias="fedskew-partition")
-    data: str
-    """Hash of the data that the indices are of."""
-    train: tuple[SampleIndices, ...]
-    """Sorted indices into the training set, one array a client."""
-    test: SampleIndices
-    """Sorted indices into the test set: the global test set."""
-    domains: tuple[int, ...] | None
-    """Each client's domain; None where clients are not of one domain each."""
-    holdout: SampleIndices
-    """Sorted indices into the training set: the server's own."""
-    checksum: str = ""
-    """Hash of the other entries; empty in a file that somebody has written by hand."""
-
-    @property
-    def hash(self) -> str:
-        """What `checksum` must be if nobody has changed the file."""
-        entries = self.model_dump(mode="json", by_alias=True, exclude={"checksum"})
-        text = json.dumps(entries, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @model_validator(mode="after")
-    def check_contents(self) -> Self:
-        """Raise ValueError for a changed file, a sample at two places, and a client without one."""
-        if self.checksum and self.checksum != self.hash:
-            rule = "is not as it was written: its checksum is another"
-            raise ValueError(f"{rule}; without one it is taken as is")
-        trained = np.concatenate([*self.train, self.holdout])
-        disjoint = len(np.unique(trained)) == len(trained)
-        everyone_trains = len(self.train) > 0 and all(len(part) for part in self.train)
-        if not (disjoint and everyone_trains):
-            raise ValueError("every client must hold a sample, and no sample be at two clients")
-        if self.domains is not None and len(self.domains) != len(self.train):
-            raise ValueError("every client must have one domain")
-        if len(np.unique(self.test)) < len(self.test):
-            raise ValueError("no sample may be in the test set twice")
-        return self
-
-
-def save(path: Path, saved: SavedPartition) -> None:
-    """Write one JSON file. Raises SettingError if it cannot be written."""
+def save_partition(federation: "Federation", path: Path) -> None:
+    """Write each client's samples into a file for the setting partition-file. Raises SettingError if it cannot be."""
     try:
-        whole = saved.model_copy(update={"checksum": saved.hash})
-        path.write_text(whole.model_dump_json(by_alias=True) + "\n")
+        path.write_text(json.dumps([part.tolist() for part in federation.train_indices]) + "\n")
     except OSError as error:
         raise SettingError("FILE", str(path), f"cannot be written: {error.strerror}") from error
 
 
-def read(setting: str) -> SavedPartition:
-    """Read the partition of FILE or FILE#HASH.
+def read(setting: str) -> list[NDArray[np.int64]]:
+    """Return each client's sorted indices into the training set, from FILE or FILE#HASH.
 
     Raises:
         SettingError: it is missing.
@@ -108,13 +47,15 @@ def read(setting: str) -> SavedPartition:
         rule = f"is not the partition file that the run began with: {current} instead of {setting}"
         raise DataError(rule, where=str(path))
     try:
-        return SavedPartition.model_validate_json(path.read_bytes())
+        parts = FORM.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:
-        rule = "is no partition file as `fedskew data save-partition` writes it"
-        first = error.errors()[0]
-        if first["type"] == "value_error":
-            rule = str(first["ctx"]["error"])
+        rule = "must be a JSON list of each client's list of sample numbers, such as [[0, 2], [1]]"
         raise DataError(rule, where=str(path)) from error
+    samples = [sample for part in parts for sample in part]
+    if not parts or not all(parts) or len(set(samples)) < len(samples):
+        rule = "every client must hold a sample, and no sample be there twice"
+        raise DataError(rule, where=str(path))
+    return [np.sort(np.array(part, np.int64)) for part in parts]
 
 
 def marked(setting: str) -> str:
@@ -132,3 +73,66 @@ def path_of(setting: str) -> Path:
     """Return the absolute path in FILE or FILE#HASH."""
     match = MARK.fullmatch(setting)
     return Path(match["path"] if match else setting).expanduser().absolute()
+
+
+# ---- a folder per client ---------------------------------------------------------------------------------------------
+
+
+def write_sites(federation: "Federation", out: Path) -> list[Path]:
+    """Write a folder for every client, so that the npz reader gives its samples, and return the folders by client.
+
+    Raises DataError where `out` is no empty folder, or images stay in their files.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError("must be an empty folder, or none", where=str(out))
+    data = federation.dataset
+    if not isinstance(data.train.inputs, np.ndarray):
+        rule = "its images stay in their files, and are not copied into folders"
+        raise DataError(rule, where=data.name)
+    folders = [out / site for site in site_names(federation)]
+    for client, folder in enumerate(folders):
+        folder.mkdir(parents=True)
+        np.savez(folder / "data.npz", allow_pickle=False, **arrays(federation, client))
+    return folders
+
+
+def site_names(federation: "Federation") -> list[str]:
+    """Return a name for each client: its domain's, with a number where several are of one; or site-NUMBER."""
+    if federation.domains is None:
+        return [f"site-{client}" for client in range(federation.clients)]
+    names = []
+    for domain in federation.domains:
+        # Letters, digits, - and _, as a site's name must be.
+        slug = re.sub(r"[^A-Za-z0-9_-]+", "-", federation.dataset.domain_names[domain])
+        names.append(slug.strip("-_")[:34] or "sites")
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name}-{client}" for client, name in enumerate(names)]
+
+
+def arrays(federation: "Federation", client: int) -> dict[str, NDArray[np.generic]]:
+    """Return one client's samples as an npz file of one's own data holds them."""
+    data = federation.dataset
+    kinds = {"test": "test", "train": "train"}
+    if federation.validated:
+        kinds["validation"] = "val"
+    client_arrays: dict[str, NDArray[np.generic]] = {}
+    subjects_before = 0
+    for kind, key in kinds.items():
+        split, indices = federation.selected(kind, client)
+        assert isinstance(split.inputs, np.ndarray)
+        inputs = split.inputs[indices]
+        if inputs.ndim == 4:
+            inputs = inputs.transpose(0, 2, 3, 1)  # (N, H, W, C), as npz files have images
+        client_arrays[f"{key}_images"] = inputs
+        client_arrays[f"{key}_labels"] = split.labels[indices]
+        # With test_subjects in the file, subjects would be tested as one.
+        if split.subjects is None or (kind == "test" and not data.tests_subjects):
+            continue
+        # A number is in one split alone, as a subject is.
+        subjects, number_N = np.unique(split.subjects[indices], return_inverse=True)
+        client_arrays[f"{key}_subjects"] = number_N + subjects_before
+        subjects_before += len(subjects)
+    if data.input_columns:
+        client_arrays["columns"] = np.array(data.input_columns)
+    return client_arrays

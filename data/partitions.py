@@ -58,25 +58,11 @@ def lda(
     Raises:
         SettingError: the minimum cannot be met, was not met in `DRAWS` draws, or is very unlikely to be met (HOPELESS).
     """
-    total = len(labels_N)
-    _require_enough(total, clients, min_samples)
+    _require_enough(len(labels_N), clients, min_samples)
+    what = f"min-samples = {min_samples}"
     sizes_C = np.bincount(labels_N)
-    fewest = clients
-    for draw in range(1, DRAWS + 1):
-        # The counts alone decide whether a draw is accepted, so shuffle the samples only for an accepted one.
-        counts_KC = _lda_counts(sizes_C, clients, alpha, generator, balanced)
-        too_small_K = counts_KC.sum(axis=1) < min_samples
-        fewest = min(fewest, int(too_small_K.sum()))
-        if fewest == 0:
-            return _assign(labels_N, counts_KC, generator)
-        if draw >= TRIAL and fewest >= HOPELESS:
-            break
-    raise SettingError(
-        "alpha",
-        alpha,
-        f"in {draw} draws of partition lda, at least {fewest} of clients = {clients} held fewer than min-samples = "
-        f"{min_samples} of {total} images; raise alpha or lower one of the other two",
-    )
+    counts_KC = _first_draw(sizes_C, clients, alpha, generator, min_samples, what, balanced)
+    return _assign(labels_N, counts_KC, generator)
 
 
 def feddf(
@@ -109,34 +95,13 @@ def feddf(
     chain: list[Indices] = []
     for group, size in zip(groups, members.tolist(), strict=True):
         labels_G = labels_N[group]
-        counts_KC = _feddf_counts(np.bincount(labels_G), size, alpha, generator)
-        of_class = []
-        for label in range(counts_KC.shape[1]):
-            ends = np.cumsum(counts_KC[:-1, label])
-            of_class.append(np.split(group[labels_G == label], ends))
-        for client in range(size):
-            chain += [parts[client] for parts in of_class]
+        least = len(group) // 2 // size
+        what = f"{least}, half of an even share,"
+        sizes_C = np.bincount(labels_G)
+        counts_KC = _first_draw(sizes_C, size, alpha, generator, least, what)
+        chain += [group[part] for part in _divided(labels_G, counts_KC)]
     equal_parts = np.array_split(np.concatenate(chain), clients)
     return [np.sort(part) for part in equal_parts]
-
-
-def _feddf_counts(
-    sizes_C: NDArray[np.int64],
-    clients: int,
-    alpha: float,
-    generator: np.random.Generator,
-) -> NDArray[np.int64]:
-    """Return (clients, classes): the sample counts of the first draw that gives every client half of its even share.
-
-    Raises SettingError after `DRAWS` draws.
-    """
-    least = int(sizes_C.sum()) // 2 // clients
-    for _ in range(DRAWS):
-        counts_KC = _lda_counts(sizes_C, clients, alpha, generator)
-        if counts_KC.sum(axis=1).min() >= least:
-            return counts_KC
-    rule = f"in {DRAWS} draws of partition feddf some client held less than half of its even share; raise alpha"
-    raise SettingError("alpha", alpha, rule)
 
 
 def llt(
@@ -152,13 +117,9 @@ def llt(
     whose code defines it for 10 and 100 clients and 10 classes. With 100 clients that code gives the main clients of a
     class .497 of it at alpha = .9.
 
-    Raises:
-        SettingError: the number of clients is no multiple of the number of classes.
+    The number of clients is a multiple of the number of classes.
     """
-    total = len(labels_N)
-    _require_enough(total, clients, 1)
-    rule = f"must be a multiple of the number of classes, {classes}, under partition llt"
-    require(clients % classes == 0, "clients", clients, rule)
+    _require_enough(len(labels_N), clients, 1)
     main = clients // classes
     tail = (1 - alpha) / (clients - main)
     # 1 but for rounding, which the hashes of runs have in them.
@@ -176,28 +137,12 @@ def quantity(
     generator: np.random.Generator,
     min_samples: int,
 ) -> list[Indices]:
-    """Shuffle, then cut at shares from a Dirichlet(alpha): clients differ in size but not in class distribution.
+    """Split all samples as one class of plain `lda`: clients differ in size but not in class distribution.
 
-    Source: Li et al. (NIID-Bench, 2022).
-
-    Raises:
-        SettingError: the minimum cannot be met, or was not met in `DRAWS` draws.
+    Source: Li et al. (NIID-Bench, 2022). Raises SettingError as `lda`.
     """
-    _require_enough(total, clients, min_samples)
-    for _ in range(DRAWS):
-        shares_K = generator.dirichlet(np.full(clients, alpha))
-        if not np.isfinite(shares_K).all():  # a very small alpha gives NaN
-            continue
-        sizes_K = _cut(shares_K, total)
-        if sizes_K.min() >= min_samples:
-            ends = np.cumsum(sizes_K[:-1])
-            shuffled = generator.permutation(total)
-            return [np.sort(part) for part in np.split(shuffled, ends)]
-    rule = (
-        f"in {DRAWS} draws of partition quantity some client held fewer than min-samples = "
-        f"{min_samples}; raise alpha"
-    )
-    raise SettingError("alpha", alpha, rule)
+    one_class_N = np.zeros(total, np.int64)
+    return lda(one_class_N, clients, alpha, generator, min_samples, balanced=False)
 
 
 def classes_per_client(
@@ -238,11 +183,6 @@ def classes_per_client(
     raise SettingError(key, per_client, rule)
 
 
-def by_domain(domains_N: NDArray[np.int64], clients: int) -> list[Indices]:
-    """Give client i every sample of domain i."""
-    return [np.flatnonzero(domains_N == client) for client in range(clients)]
-
-
 def domain_parts(
     labels_N: NDArray[np.int64],
     domains_N: NDArray[np.int64],
@@ -256,13 +196,10 @@ def domain_parts(
     are less heterogeneous (heterogeneity study of FedBN, Li et al., 2021). All parts have the class distribution of
     their domain. The other parts are unused.
     """
-    parts_of_domain = []
-    for domain in range(domains):
-        of_domain = np.flatnonzero(domains_N == domain)
-        parts_of_domain.append(ten_parts(labels_N, of_domain, generator))
+    parts_of_domain = ten_parts(labels_N, domains_N, domains, generator)
     clients: list[Indices] = []
     for part in range(parts_per_domain):
-        clients += [parts[part] for parts in parts_of_domain]
+        clients += [np.sort(parts[part]) for parts in parts_of_domain]
     return clients
 
 
@@ -279,9 +216,7 @@ def domain_shares(
     """
     by_client = []
     tenths = percent / 10
-    for domain in range(domains):
-        of_domain = np.flatnonzero(domains_N == domain)
-        parts = ten_parts(labels_N, of_domain, generator, ordered=False)
+    for parts in ten_parts(labels_N, domains_N, domains, generator):
         if tenths >= 1:
             chosen = np.concatenate(parts[: int(tenths)])
         else:
@@ -292,25 +227,26 @@ def domain_shares(
 
 def ten_parts(
     labels_N: NDArray[np.int64],
-    pool: Indices,
+    domains_N: NDArray[np.int64],
+    domains: int,
     generator: np.random.Generator,
-    ordered: bool = True,
-) -> list[Indices]:
-    """Cut the indices in `pool` at floor(j n / 10), j = 1..9, into ten parts with the pool's class distribution.
+) -> list[list[Indices]]:
+    """Cut each domain's n samples at floor(j n / 10), j = 1..9, into ten parts with the domain's class distribution.
 
-    Each part is sorted. With `ordered` false, the classes stay evenly mixed, so that any first samples of a part also
-    have about the pool's class distribution.
+    Classes are evenly mixed, so any first samples of a part also have about the domain's class distribution.
     """
-    shuffled = generator.permutation(pool)
-    labels = labels_N[shuffled]
-    # A sort key in 0..1 that spreads each class evenly over the pool.
-    key = np.empty(len(pool))
-    for label in np.unique(labels):
-        of_class = np.flatnonzero(labels == label)
-        key[of_class] = (np.arange(len(of_class)) + 0.5) / len(of_class)
-    mixed = shuffled[np.argsort(key, kind="stable")]
-    parts = np.split(mixed, np.arange(1, 10) * len(pool) // 10)
-    return [np.sort(part) for part in parts] if ordered else parts
+    parts_of_domain = []
+    for domain in range(domains):
+        shuffled = generator.permutation(np.flatnonzero(domains_N == domain))
+        labels = labels_N[shuffled]
+        # A sort key in 0..1 that spreads each class evenly over the domain.
+        key = np.empty(len(shuffled))
+        for label in np.unique(labels):
+            of_class = np.flatnonzero(labels == label)
+            key[of_class] = (np.arange(len(of_class)) + 0.5) / len(of_class)
+        mixed = shuffled[np.argsort(key, kind="stable")]
+        parts_of_domain.append(np.split(mixed, np.arange(1, 10) * len(mixed) // 10))
+    return parts_of_domain
 
 
 def _require_enough(total: int, clients: int, min_samples: int) -> None:
@@ -322,12 +258,39 @@ def _require_enough(total: int, clients: int, min_samples: int) -> None:
     require(needed <= total, "min-samples", min_samples, rule)
 
 
+def _first_draw(
+    sizes_C: NDArray[np.int64],
+    clients: int,
+    alpha: float,
+    generator: np.random.Generator,
+    least: int,
+    what: str,
+    balanced: bool = True,
+) -> NDArray[np.int64]:
+    """Return (clients, classes): the sample counts of the first draw of `lda` in which all clients have `least`.
+
+    `what` is what the error calls that number. Raises SettingError after `DRAWS` draws, or as HOPELESS says.
+    """
+    fewest = clients
+    for draw in range(1, DRAWS + 1):
+        counts_KC = _lda_counts(sizes_C, clients, alpha, generator, balanced)
+        too_small_K = counts_KC.sum(axis=1) < least
+        fewest = min(fewest, int(too_small_K.sum()))
+        if fewest == 0:
+            return counts_KC
+        if draw >= TRIAL and fewest >= HOPELESS:
+            break
+    found = f"in {draw} draws, at least {fewest} of {clients} clients held fewer than {what}"
+    rule = f"{found} of {sizes_C.sum()} images; raise alpha or lower one of the other two"
+    raise SettingError("alpha", alpha, rule)
+
+
 def _lda_counts(
     sizes_C: NDArray[np.int64],
     clients: int,
     alpha: float,
     generator: np.random.Generator,
-    balanced: bool = True,
+    balanced: bool,
 ) -> NDArray[np.int64]:
     """Return (clients, classes): the sample counts of one draw of `lda`."""
     counts_KC = np.zeros((clients, len(sizes_C)), np.int64)
@@ -368,15 +331,24 @@ def _assign(
     labels_N: NDArray[np.int64], counts_KC: NDArray[np.int64], generator: np.random.Generator
 ) -> list[Indices]:
     """Shuffle each class, divide it by `counts_KC`, (clients, classes), and return each client's sorted indices."""
+    return [np.sort(part) for part in _divided(labels_N, counts_KC, generator)]
+
+
+def _divided(
+    labels_N: NDArray[np.int64],
+    counts_KC: NDArray[np.int64],
+    generator: np.random.Generator | None = None,
+) -> list[Indices]:
+    """Return each client's indices, class by class; each class is shuffled where there is a generator."""
     by_client: list[list[Indices]] = [[] for _ in counts_KC]
-    for label in range(counts_KC.shape[1]):
+    for label, counts_K in enumerate(counts_KC.T):
         of_class = np.flatnonzero(labels_N == label)
-        shuffled = generator.permutation(of_class)
-        ends = np.cumsum(counts_KC[:-1, label])
-        parts = np.split(shuffled, ends)
+        if generator is not None:
+            of_class = generator.permutation(of_class)
+        parts = np.split(of_class, np.cumsum(counts_K[:-1]))
         for client_parts, part in zip(by_client, parts, strict=True):
             client_parts.append(part)
-    return [np.sort(np.concatenate(parts)) for parts in by_client]
+    return list(map(np.concatenate, by_client))
 
 
 def hash_of(content: str, groups: list[list[Indices]]) -> str:

@@ -9,14 +9,10 @@ from data.errors import DataError, SettingError, shortened
 from data.partition_files import marked, read
 from data.readers.catalog import (
     ALIASES,
-    DOMAINS_PREFIX,
     FAMILIES,
     KNOWN,
     NOT_SAVED,
-    OWN_PREFIXES,
-    SITES_PREFIX,
     CatalogEntry,
-    domain_names,
     has_domains,
     is_own,
     is_sites,
@@ -25,9 +21,11 @@ from data.readers.catalog import (
     own_path,
 )
 from data.settings import OF_OWN, PARTITIONS, DataSettings
-from data.sites import resolved
+from data.sites import in_channels, resolved
 from data.text import in_shell, is_whole, name_list
 
+OWN = CatalogEntry((), (), (0.5,), (0.5,), layout="own", family="own")
+"""What is known of a user's own data."""
 USED_IN = {
     "window_stride": ("abide",),
     "test_fold": ("abide", "own"),
@@ -54,8 +52,13 @@ def resolve(settings: DataSettings) -> DataSettings:
         _check_name(name, settings.dataset)
     settings.require(len(set(names)) == len(names), "dataset", "must name each domain once")
     classes = _classes(settings, names)
-    shape = _shape(settings, names)
-    mean, std = _normalization(settings, names, shape)
+    usual = _usual(settings, names)
+    shape = _shape(settings, names) if settings.input_shape.strip() else usual.shape
+    if len(shape) == 1 and any(map(is_own, names)):
+        usual = replace(usual, mean=(), std=())  # standardized by the training rows
+    mean = _by_channel(settings, "mean", settings.means, usual.mean, shape)
+    std = _by_channel(settings, "std", settings.stds, usual.std, shape)
+    settings.require(all(value > 0 for value in settings.stds), "std", "must be greater than 0")
     _check_choices(settings, names, shape)
 
     sites = _sites(settings)
@@ -65,9 +68,10 @@ def resolve(settings: DataSettings) -> DataSettings:
         partition = "domains" if several else "lda"
         partition = "file" if settings.partition_file else partition
     _check_partition(settings, partition, bool(sites))
-    domains = sites or domain_names(names)
-    clients = _clients(settings, partition, len(domains))
-    _check_sizes(settings, partition, clients, len(classes))
+    clients = _clients(settings, partition, len(sites or names))
+    if partition == "llt" and clients % len(classes):
+        rule = f"must be a multiple of the number of classes, {len(classes)}, under partition llt"
+        raise SettingError("clients", clients, rule)
     return replace(
         settings,
         partition=partition,
@@ -110,7 +114,7 @@ def _clients(settings: DataSettings, partition: str, domains: int) -> int:
         SettingError: the setting is not 0, and the partition has another number of clients.
     """
     if partition == "file":
-        implied = len(read(settings.partition_file).train)
+        implied = len(read(settings.partition_file))
         rule = f"must be 0 or {implied}, the clients of partition-file"
     elif partition == "pooled":
         implied, rule = 1, "must be 0 or 1: partition pooled is one client"
@@ -132,25 +136,23 @@ def _check_name(name: str, dataset: str) -> None:
         return
     if name in KNOWN:
         return
-    known = [*KNOWN, *ALIASES]
-    similar = difflib.get_close_matches(name.lower(), known, n=1)
-    remedy = f"did you mean {similar[0]!r}?" if similar else ""
-    known += [f"{prefix}PATH" for prefix in OWN_PREFIXES]
-    known += [f"{DOMAINS_PREFIX}NAME,NAME", f"{SITES_PREFIX}FILE"]
-    rule = f"no data set is called {shortened(repr(name))}; known are {', '.join(known)}"
+    similar = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
+    remedy = "`fedskew data list` names all"
+    if similar:
+        remedy = f"did you mean {similar[0]!r}?"
     # Path.exists raises OSError for a text that is too long for a path; os.path.exists does not.
-    if not similar and ("/" in name or os.path.exists(name)):  # noqa: PTH110
+    elif "/" in name or os.path.exists(name):  # noqa: PTH110
         # The user gave a path without the prefix that says how to read it.
         prefix = {".npz": "npz", ".csv": "csv"}.get(Path(name).suffix, "folder")
-        rule = "no data set is called so"
         remedy = f"did you mean {shortened(repr(f'{prefix}:{name}'))}?"
-    raise SettingError("dataset", dataset, rule, remedy=remedy)
+    raise SettingError("dataset", dataset, "no data set is called so", remedy=remedy)
 
 
 def _check_choices(settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...]) -> None:
     """Raise SettingError for settings that have no effect with these data or do not apply to them."""
-    layouts = {KNOWN[name].layout if name in KNOWN else "own" for name in names}
-    families = {KNOWN[name].family if name in KNOWN else "own" for name in names}
+    entries = [KNOWN.get(name, OWN) for name in names]
+    layouts = {entry.layout for entry in entries}
+    families = {entry.family for entry in entries}
     for field, used_in in USED_IN.items():
         used = not layouts.isdisjoint(used_in)
         rule = f"has no effect with dataset = {settings.dataset!r}"
@@ -201,109 +203,77 @@ def _check_partition(settings: DataSettings, partition: str, sites: bool) -> Non
             "table with a column site) need each other"
         )
         settings.require(by_domain == (partition == "domains"), "partition", rule)
+    if settings.train_images:
+        rule = f"contradicts imbalance-factor = {settings.imbalance_factor}: a long tail is sized by largest-class"
+        settings.require(settings.imbalance_factor == 1, "train_images", rule)
+        rule = f"contradicts largest-class = {settings.largest_class}"
+        settings.require(settings.largest_class == 0, "train_images", rule, "set one of the two")
     if by_domain or (sites and partition == "domains"):
         rule = f"a long tail over classes is not defined for dataset = {settings.dataset!r}"
         settings.require(settings.imbalance_factor == 1, "imbalance_factor", rule)
         settings.require(settings.largest_class == 0, "largest_class", rule)
 
 
-def _check_sizes(settings: DataSettings, partition: str, clients: int, classes: int) -> None:
-    """Raise SettingError for numbers of samples or clients that contradict each other."""
-    if settings.train_images:
-        rule = f"contradicts imbalance-factor = {settings.imbalance_factor}: a long tail is sized by largest-class"
-        settings.require(settings.imbalance_factor == 1, "train_images", rule)
-        rule = f"contradicts largest-class = {settings.largest_class}"
-        settings.require(settings.largest_class == 0, "train_images", rule, "set one of the two")
-    if partition == "llt" and clients % classes:
-        rule = f"must be a multiple of the number of classes, {classes}, under partition llt"
-        raise SettingError("clients", clients, rule)
-
-
-def _usual(settings: DataSettings, names: tuple[str, ...]) -> CatalogEntry | None:
-    """Return what the catalog says of the data: several domains are brought to one form. None for a user's own data."""
-    entry = KNOWN.get(names[0])
-    if entry is None or not has_domains(settings.dataset):
+def _usual(settings: DataSettings, names: tuple[str, ...]) -> CatalogEntry:
+    """Return what the catalog says of the data: several domains are brought to one form. A user's own are 0.5, 0.5."""
+    entry = KNOWN.get(names[0], OWN)
+    if entry is OWN or not has_domains(settings.dataset):
         return entry
     family = FAMILIES[entry.family]
     return replace(entry, shape=family.shape, mean=(family.mean,), std=(family.std,))
 
 
-def _require_stated(settings: DataSettings, names: tuple[str, ...], field: str) -> None:
-    """Raise SettingError for a user's own data whose classes or input-shape nothing says."""
-    for name in filter(is_own, names):
-        rule = f"must be set for {name}: it is a setting of the run and never read off a client's files"
-        remedy = f"fedskew data check {in_shell(settings.dataset)} proposes classes and input-shape"
-        settings.require(False, field, rule, remedy)
-
-
 def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the class names: those of `classes`, else those of the data sets `names`. Raises SettingError."""
     stated = settings.classes.strip()
-    if not stated:
-        _require_stated(settings, names, "classes")
-    known = [name for name in names if not is_own(name)]
-    for name in known:
-        number = len(KNOWN[name].class_names)
-        is_same = KNOWN[name].class_names == KNOWN[known[0]].class_names
+    for field in ("classes", "input_shape"):
+        for name in filter(is_own, names):
+            rule = f"must be set for {name}: it is a setting of the run and never read off a client's files"
+            remedy = (
+                f"fedskew data check {in_shell(settings.dataset)} proposes classes and input-shape"
+            )
+            is_stated = bool(getattr(settings, field).strip())
+            settings.require(is_stated, field, rule, remedy)
+    known = {name: KNOWN[name].class_names for name in names if name in KNOWN}
+    for name, class_names in known.items():
         if stated:
-            rule = f"must be {number} classes for {name}"
-            settings.require(len(settings.class_names) == number, "classes", rule)
-        else:
-            rule = f"the classes of {known[0]} and of {name} differ, so they cannot be domains of one problem"
-            settings.require(is_same, "dataset", rule)
+            rule = f"must be {len(class_names)} classes for {name}"
+            settings.require(settings.num_classes == len(class_names), "classes", rule)
+        elif class_names != known[names[0]]:
+            rule = f"the classes of {names[0]} and of {name} differ, so they cannot be domains of one problem"
+            raise settings.error("dataset", rule)
     # `classes` can be a number in place of names. A data set of the catalog then keeps its own names.
     if known and (not stated or is_whole(stated)):
-        return KNOWN[known[0]].class_names
+        return next(iter(known.values()))
     return settings.class_names
 
 
 def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the input shape, (C, H, W) or (F,): that of input-shape, else the data set's. Raises SettingError."""
-    usual = _usual(settings, names)
-    if not settings.input_shape.strip():
-        _require_stated(settings, names, "input_shape")
-        assert usual is not None, "a data set of the catalog"
-        return usual.shape
+    """Return input-shape, (C, H, W) or (F,). Raises SettingError where images cannot be brought to it."""
     shape = settings.shape
     image = len(shape) == 3 and shape[0] in (1, 3)
     for name in names:
-        known_vectors = name in KNOWN and len(KNOWN[name].shape) == 1
+        known_vectors = len(KNOWN.get(name, OWN).shape) == 1
         any_shape = known_vectors or name.startswith(("npz:", "csv:", "medmnist:"))
         rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
         settings.require(image or any_shape, "input_shape", rule)
     return shape
 
 
-def _normalization(
-    settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...]
-) -> tuple[str, str]:
-    """Return mean and std as settings have them, one value per channel or a single one for vectors.
+def _by_channel(
+    settings: DataSettings,
+    field: str,
+    stated: tuple[float, ...],
+    usual: tuple[float, ...],
+    shape: tuple[int, ...],
+) -> str:
+    """Return mean or std as settings have it: a value per channel, of vectors one or as many as features, or none.
 
-    Without settings they are 0 and 1 for vectors of the catalog, the data set's own, or 0.5. Empty where a user's own
-    vectors are standardized by their training rows.
-
-    Raises:
-        SettingError: another number of values, or a std that is not positive.
+    Raises SettingError for another number of values.
     """
-    entry = _usual(settings, names)
-    usual_mean, usual_std = ((0.5,), (0.5,)) if entry is None else (entry.mean, entry.std)
-    if len(shape) == 1:
-        own = any(map(is_own, names))
-        usual_mean, usual_std = ((), ()) if own else ((0.0,), (1.0,))
     channels = shape[0] if len(shape) == 3 else 1
-    texts = []
-    for key, stated, usual in (
-        ("mean", settings.means, usual_mean),
-        ("std", settings.stds, usual_std),
-    ):
-        values = stated or usual
-        if not stated and len(values) not in (0, channels):  # of images of other channels
-            values = (round(sum(values) / len(values), 4),)
-        if len(values) == 1:
-            values *= channels
-        rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
-        settings.require(len(values) in (0, channels, shape[0]), key, rule)
-        texts.append(",".join(map(str, values)))
-    settings.require(all(value > 0 for value in settings.stds), "std", "must be greater than 0")
-    mean, std = texts
-    return mean, std
+    if len(usual) not in (0, 1, channels):  # of images of other channels
+        usual = (round(sum(usual) / len(usual), 4),)
+    rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
+    settings.require(len(stated) in (0, 1, shape[0]), field, rule)
+    return in_channels(stated or usual, shape)

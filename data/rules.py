@@ -5,7 +5,8 @@ When says what a setting has no effect without. What else two settings mean toge
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, get_type_hints
@@ -15,6 +16,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from data.errors import Remedy, SettingError
 
 Bound = Ge | Gt | Le | Lt
+COMPARED = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
+"""By name of the comparison in `operator`, which is a bound's field too, how a rule says it."""
 
 
 def require(holds: bool, key: str, value: object, rule: str, remedy: Remedy = "") -> None:
@@ -56,20 +59,17 @@ class Settings:
 
     name: ClassVar[str] = ""
     """The section of their keys; empty where they have none."""
-    rules: ClassVar[Mapping[str, Sequence[Rule]]] = {}
+    rules: ClassVar[dict[str, Sequence[Rule]]] = {}
     """Of every field, read off its annotation."""
-    effects: ClassVar[Mapping[str, Sequence[When]]] = {}
+    effects: ClassVar[dict[str, Sequence[When]]] = {}
     """What every field's effect depends on, from the same place."""
 
     def __init_subclass__(cls) -> None:
-        hints = get_type_hints(cls, include_extras=True)
-        cls.rules = {name: list(rules_in(hint)) for name, hint in hints.items()}
-        cls.effects = {
-            name: [
-                marker for marker in getattr(hint, "__metadata__", ()) if isinstance(marker, When)
-            ]
-            for name, hint in hints.items()
-        }
+        cls.rules, cls.effects = {}, {}
+        for name, hint in get_type_hints(cls, include_extras=True).items():
+            markers = getattr(hint, "__metadata__", ())
+            cls.rules[name] = list(rules_in(hint))
+            cls.effects[name] = [marker for marker in markers if isinstance(marker, When)]
 
     def __post_init__(self) -> None:
         for field, rules in self.rules.items():
@@ -130,42 +130,21 @@ def rules_in(hint: Any) -> Iterator[Rule]:
         yield Rule(math.isfinite, "must be a finite number")
     bounds = [marker for marker in markers if isinstance(marker, Bound)]
     if bounds:
-
-        def in_range(value: Any) -> bool:
-            return all(is_within(value, bound) for bound in bounds)
-
-        yield Rule(in_range, range_in_words(bounds))
+        yield range_of(bounds)
     for marker in markers:
         if isinstance(marker, Rule):
             yield marker
 
 
-def is_within(value: Any, bound: Bound) -> bool:
-    """Return whether the value is on the right side of a bound."""
-    match bound:
-        case Ge(low):
-            return bool(value >= low)
-        case Gt(low):
-            return bool(value > low)
-        case Le(high):
-            return bool(value <= high)
-        case Lt(high):
-            return bool(value < high)
+def range_of(bounds: Sequence[Bound]) -> Rule:
+    """Return the rule that a value is within bounds."""
+    limits = {}
+    for bound in bounds:
+        name = type(bound).__name__.lower()
+        limits[name] = getattr(bound, name)
 
+    def holds(value: Any) -> bool:
+        return all(getattr(operator, name)(value, limit) for name, limit in limits.items())
 
-def range_in_words(bounds: Sequence[Bound]) -> str:
-    """Return what bounds ask of a value: the lower one, then perhaps the upper one."""
-    match bounds:
-        case [Ge(low)]:
-            return f"must be at least {low}" if low else "must be 0 or more"
-        case [Gt(low)]:
-            return f"must be greater than {low}"
-        case [Ge(low), Le(high)]:
-            return f"must be {low} to {high}"
-        case [Ge(low), Lt(high)]:
-            return f"must be in [{low}, {high})"
-        case [Gt(low), Le(high)]:
-            return f"must be in ({low}, {high}]"
-        case [Gt(low), Lt(high)]:
-            return f"must be in ({low}, {high})"
-    raise TypeError(f"there are no words for the range {bounds}")
+    words = " and ".join(f"{COMPARED[name]} {limit}" for name, limit in limits.items())
+    return Rule(holds, f"must be {words}")

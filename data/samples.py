@@ -41,17 +41,13 @@ class Samples:
     def only(self, indices: Tensor) -> "Samples":
         """Some of the samples; files stay undecoded."""
         inputs = self.inputs_N
-        chosen: Tensor | ImageFiles
+        changed: dict[str, Tensor | ImageFiles] = {}
         if isinstance(inputs, ImageFiles):
-            chosen = inputs.only(indices.cpu().numpy())
-        else:
-            chosen = inputs[indices]
-        groups = None if self.groups_N is None else self.groups_N[indices]
-        subjects = None if self.subjects_N is None else self.subjects_N[indices]
-        labels_N = self.labels_N[indices]
-        return replace(
-            self, inputs_N=chosen, labels_N=labels_N, groups_N=groups, subjects_N=subjects
-        )
+            changed["inputs_N"] = inputs[indices.cpu().numpy()]
+        for name, of_each in vars(self).items():
+            if name.endswith("_N") and isinstance(of_each, Tensor):
+                changed[name] = of_each[indices]
+        return replace(self, **changed)  # type: ignore[arg-type]
 
     def batch(self, indices: Tensor, draws: Generator | None = None) -> Tensor:
         """The inputs at `indices`, float32, normalized: uint8 as (x/255 - mean)/std, float32 as (x - mean)/std.

@@ -1,6 +1,7 @@
 """The settings of data set and partition."""
 
 import math
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -9,8 +10,8 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from data.errors import SettingError
 from data.readers.catalog import IMAGENET_LT
-from data.rules import OneOf, Rule, Settings, require
-from data.text import NAMES_RULE, any_number, is_whole, names_in
+from data.rules import OneOf, Rule, Settings
+from data.text import NAMES_RULE, finite_number, is_whole, names_in
 
 PARTITIONS: dict[str, tuple[str, ...]] = {
     "auto": (),
@@ -26,7 +27,7 @@ PARTITIONS: dict[str, tuple[str, ...]] = {
 }
 """By name, the fields that a partition looks at; any other would change nothing."""
 FRAME = "must be a number from 0, or middle"
-ROLES = ("path", "label", "site", "patient", "split", "fold", "subject")
+ROLES = ("path", "label", "site", "patient", "split", "fold")
 """What a column can mean."""
 IGNORE = "ignore"
 """What `columns` calls the columns that are left out; there may be several."""
@@ -38,21 +39,16 @@ PERCENT = Rule(
 )
 
 
+SHAPE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8})x([1-9][0-9]{0,8}))?")
 LARGEST_INPUT = 100_000_000
 """Numbers that one image or vector may have."""
-LARGEST_IMAGE = 100_000_000
-"""Pixels of the largest image file that is decoded; a larger one is refused before it takes memory."""
-LARGEST_UNPACKED = 4 * 2**30
-"""Bytes that a file's arrays may have unpacked, or a table; more are refused before they are read."""
 
 
 OF_OWN = (
-    "first_label",
     "pixel_range",
     "frame",
     "columns",
     "missing",
-    "outside_folder",
     "labels",
 )
 """Settings by which one's own data are read, and no other."""
@@ -76,8 +72,6 @@ class DataSettings(Settings):
     data set's own (one's own data need it)."""
     input_shape: str = ""
     """CHANNELSxHEIGHTxWIDTH that every image is brought to; empty is the data set's own (one's own data need it)."""
-    first_label: Annotated[int, Ge(0)] = 0
-    """npz, medmnist: the number that stands for the first class, where labels are numbers."""
     pixel_range: str = ""
     """LOW,HIGH: which values are black and white in images of more than 8 bits (16-bit files, DICOM, NIfTI, arrays);
     empty is what the file says, or its type's range."""
@@ -91,10 +85,8 @@ class DataSettings(Settings):
     """folder: where the labels of DICOM files are, in place of class folders: a CSV file by patient, or the keyword of
     a DICOM element such as BodyPartExamined."""
     missing: Annotated[str, OneOf("refuse", "drop", "median")] = "refuse"
-    """csv, hf, labels, vectors of npz: refuse or drop rows with an empty label, site, patient or input (also NA, nan,
-    null and the like; with labels also files without a row); median fills inputs from the training rows."""
-    outside_folder: bool = False
-    """csv: a path may lead out of the table's folder."""
+    """csv, hf, labels: refuse or drop rows with an empty label, site, patient or input (also NA, nan, null and the
+    like; with labels also files without a row); median fills inputs, also vectors of npz, from the training rows."""
     mean: str = ""
     """Mean of each channel, comma-separated, on the scale 0..1; empty is the data set's own, and of one's own vectors
     that of each column's training rows."""
@@ -133,7 +125,8 @@ class DataSettings(Settings):
     at its main clients), quantity (sizes alone differ), classes-per-client, domains, pooled (one client with
     everything) or file (partition-file); auto is lda, or domains."""
     partition_file: str = ""
-    """Partition file of `fedskew data save-partition`; imbalance-factor then only names shot groups."""
+    """File with a JSON list of each client's list of training samples, as of `fedskew data save-partition`;
+    imbalance-factor then only names shot groups."""
     alpha: Annotated[float, Gt(0)] = 0.1
     """lda, feddf, quantity: the Dirichlet's concentration. llt: the share of a class that its main clients hold."""
     min_samples: Annotated[int, Ge(1)] = 10
@@ -153,8 +146,8 @@ class DataSettings(Settings):
             rule = "is the main clients' share under llt and must be at most 1"
             self.require(self.alpha <= 1, "alpha", rule)
         if self.partition_file:
-            for field in ("largest_class", "train_images", "test_images"):
-                rule = "has no effect with partition-file, which says which samples there are"
+            for field in ("largest_class", "train_images", "holdout_per_class"):
+                rule = "has no effect with partition-file, which says which samples are trained on"
                 self.require(not getattr(self, field), field, rule)
         # These two are read for their errors.
         if self.pixel_range:
@@ -203,14 +196,11 @@ class DataSettings(Settings):
         Raises:
             SettingError: anything but one or three positive whole numbers joined by x.
         """
-        sides = self.input_shape.lower().split("x")
-        are_numbers = all(is_whole(side.strip()) and len(side) < 10 for side in sides)
-        rule = (
-            "must be CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number of features for vectors"
-        )
-        self.require(are_numbers and len(sides) in (1, 3), "input_shape", rule)
-        shape = tuple(map(int, sides))
-        self.require(all(shape), "input_shape", rule)
+        match = SHAPE.fullmatch(self.input_shape.lower())
+        if match is None:
+            rule = "must be CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number of features for vectors"
+            raise self.error("input_shape", rule)
+        shape = tuple(int(side) for side in match.groups() if side)
         rule = f"must be at most {LARGEST_INPUT} numbers"
         self.require(math.prod(shape) <= LARGEST_INPUT, "input_shape", rule)
         return shape
@@ -246,14 +236,10 @@ class DataSettings(Settings):
         role = ""
         for part in filter(None, self._names("columns")):
             before, equals, name = (text.strip() for text in part.partition("="))
-            if equals:
-                role = before
-            elif role == IGNORE:
-                name = (
-                    part  # a further name of ignore=NAME,NAME: no other role has a part without =
-                )
-            if role == IGNORE and name:
-                ignored.append(name)
+            role = before if equals else role
+            if role == IGNORE:
+                # A further name of ignore=NAME,NAME has no =, as no part of another role.
+                ignored += filter(None, [name if equals else part])
             elif equals and role in ROLES and role not in names:
                 names[role] = name
             else:
@@ -301,8 +287,6 @@ def numbers(key: str, text: str) -> tuple[float, ...]:
         SettingError: a part that is not a finite number.
     """
     try:
-        values = tuple(map(any_number, text.split(",")))
+        return tuple(map(finite_number, text.split(",")))
     except ValueError:
-        raise SettingError(key, text, "must be numbers separated by commas") from None
-    require(all(map(math.isfinite, values)), key, text, "must be finite")
-    return values
+        raise SettingError(key, text, "must be finite numbers separated by commas") from None

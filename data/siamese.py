@@ -80,16 +80,16 @@ def crop(images_B: Tensor, down: int, right: int) -> Tensor:
 def cutout(images_B: Tensor, row: int, column: int) -> Tensor:
     """Zero in a hole of half the height and width around a pixel, cut at the border."""
     height, width = images_B.shape[2:]
-    hole_height = pixels_of(height, HOLE)
-    hole_width = pixels_of(width, HOLE)
-    top = row - hole_height // 2
-    left = column - hole_width // 2
-    rows = slice(max(top, 0), top + hole_height)  # a negative begin would count from the end
-    columns = slice(max(left, 0), left + hole_width)
-
     result = images_B.clone()
-    result[:, :, rows, columns] = 0
+    result[:, :, hole(height, row), hole(width, column)] = 0
     return result
+
+
+def hole(side: int, center: int) -> slice:
+    """Return the rows or columns of a hole around its center."""
+    length = pixels_of(side, HOLE)
+    first = center - length // 2
+    return slice(max(first, 0), first + length)  # a negative begin would count from the end
 
 
 def scale(images_B: Tensor, width: float, height: float) -> Tensor:

@@ -14,8 +14,6 @@ from data.errors import SettingError
 from data.partitions import Indices, generator
 
 HOLDOUT = "holdout-per-class"
-SHOWN = 10
-"""Clients whose samples a refusal lists. Nobody reads a sentence about more."""
 
 
 def draw_of_each_class(
@@ -25,6 +23,7 @@ def draw_of_each_class(
     key: str,
     value: object,
     subjects_N: NDArray[np.int64] | None = None,
+    where: str = "",
 ) -> Indices:
     """Return sorted indices: a random `wanted_C[k]` of the samples of each class k.
 
@@ -32,7 +31,7 @@ def draw_of_each_class(
     each all samples of a class until there are `wanted_C[k]`.
 
     Raises:
-        SettingError: naming `key` and `value`, where a class has fewer samples than wanted.
+        SettingError: naming `key`, `value` and `where`, where a class has fewer samples than wanted.
     """
     rank_N: NDArray[np.int64] | None = None
     if subjects_N is not None:
@@ -43,7 +42,7 @@ def draw_of_each_class(
     for label, wanted in enumerate(wanted_C.tolist()):
         of_class = np.flatnonzero(labels_N == label)
         if len(of_class) < wanted:
-            rule = f"needs {wanted} images of class {label}, which has {len(of_class)}"
+            rule = f"{where}needs {wanted} images of class {label}, which has {len(of_class)}"
             raise SettingError(key, value, rule)
         if rank_N is None:
             order = draws.permutation(of_class)
@@ -89,11 +88,8 @@ def draw(
     chosen = []
     for purpose, where, pool in pools:
         subjects = None if subjects_N is None else subjects_N[pool]
-        draws = generator(seed, purpose)
-        try:
-            drawn = draw_of_each_class(split.labels[pool], wanted_C, draws, key, value, subjects)
-        except SettingError as error:
-            raise SettingError(key, value, f"{where}{error.rule}") from None
+        labels, draws = split.labels[pool], generator(seed, purpose)
+        drawn = draw_of_each_class(labels, wanted_C, draws, key, value, subjects, where)
         chosen.append(pool[drawn])
     return np.sort(np.concatenate(chosen))
 
@@ -208,9 +204,8 @@ def split_validation(
         validation = _validation_by_subject(labels_N, subjects_N, parts, fraction, draws)
         units, unit_N = "subjects", subjects_N
     if not any(map(len, validation)):
-        sizes = [len(np.unique(unit_N[part])) for part in parts[:SHOWN]]
-        of_clients = ", ".join(f"client {client} has {size}" for client, size in enumerate(sizes))
-        rule = f"cuts nothing off, as the clients have too few {units}: {of_clients}"
+        largest = max(len(np.unique(unit_N[part])) for part in parts)
+        rule = f"cuts nothing off, as the clients have too few {units}, {largest} at most"
         raise SettingError(key, fraction, rule)
 
     training = [np.setdiff1d(part, cut) for part, cut in zip(parts, validation, strict=True)]
@@ -272,13 +267,12 @@ def _validation_by_subject(
     sizes_K = [len(part) for part in parts]
     assigned = np.concatenate(parts)
     subject_D = np.unique(subjects_N[assigned], return_inverse=True)[1]
-    client_D = np.repeat(np.arange(len(parts)), sizes_K)
-    home_S = most_common(subject_D, client_D)
+    home_S = most_common(subject_D, np.repeat(np.arange(len(parts)), sizes_K))
     class_S = most_common(subject_D, labels_N[assigned])
     is_drawn_S = np.zeros(len(home_S), np.bool_)
-    groups, group_S = np.unique(np.stack([home_S, class_S]), axis=1, return_inverse=True)
-    for group in range(groups.shape[1]):
-        members = np.flatnonzero(group_S.ravel() == group)
+    group_S = home_S * (class_S.max() + 1) + class_S
+    for group in np.unique(group_S):
+        members = np.flatnonzero(group_S == group)
         drawn = draws.permutation(members)
         count = int(fraction * len(members) + draws.random())
         is_drawn_S[drawn[:count]] = True
@@ -294,15 +288,12 @@ def most_common(subject_D: NDArray[np.int64], values_D: NDArray[np.int64]) -> ND
 
     Args:
         subject_D: (D,), each sample's subject, 0..S-1.
-        values_D: (D,), each sample's value.
+        values_D: (D,), each sample's value, from 0.
     """
-    pairs_2D = np.stack([subject_D, values_D])
-    (subject_P, value_P), count_P = np.unique(pairs_2D, axis=1, return_counts=True)
-    # By subject, then by decreasing count. lexsort takes its last key first, and keeps the order of values.
-    order_P = np.lexsort((-count_P, subject_P))
-    _, first_S = np.unique(subject_P[order_P], return_index=True)
-    chosen_S: NDArray[np.int64] = value_P[order_P[first_S]]
-    return chosen_S
+    values = values_D.max() + 1
+    counts = np.bincount(subject_D * values + values_D, minlength=(subject_D.max() + 1) * values)
+    most_common_S: NDArray[np.int64] = counts.reshape(-1, values).argmax(axis=1)
+    return most_common_S
 
 
 def validation_as_test(
@@ -321,9 +312,7 @@ def validation_as_test(
         SettingError: there are no validation samples, or the data do not name their subjects although the test set is
             evaluated by subject.
     """
-    split: SplitData | None = data.val
-    if validation is not None:
-        split = data.train
+    split = data.val if validation is None else data.train
     if split is None:
         rule = f"needs validation-fraction, as {data.name} brings no validation data"
         raise SettingError("evaluate-on", "validation", rule)
@@ -333,9 +322,8 @@ def validation_as_test(
             "validation samples are: in an npz file val_subjects (N,) says it"
         )
         raise SettingError("evaluate-on", "validation", rule)
-    if validation is None:
-        chosen = np.arange(len(split.labels))
-    else:
+    chosen = np.arange(len(split.labels))
+    if validation is not None:
         chosen = np.sort(np.concatenate(validation))
     # Cached features of test samples are keyed by `content`, and these are other samples.
     content = f"{data.content} validation"

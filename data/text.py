@@ -27,29 +27,14 @@ PACKAGES = ("data", "client_app", "strategies", "server_app", "fedskew")
 def is_whole(text: str) -> bool:
     """Return whether a text is digits 0 to 9 alone.
 
-    `str.isdigit`, `str.isdecimal` and `int` also take the digits of other scripts, such as full-width ones: two texts
-    that differ would be one number.
+    `str.isdigit` and `str.isdecimal` also take the digits of other scripts, such as full-width ones.
     """
     return text.isascii() and text.isdigit()
 
 
-def whole_number(text: str) -> int:
-    """Return the integer that a text is, as `int` does. Raises ValueError, also for digits of other scripts."""
-    if not text.isascii():
-        raise ValueError(f"{text!r} is no integer in digits 0 to 9")
-    return int(text)
-
-
-def any_number(text: str) -> float:
-    """Return the number that a text is, as `float` does. Raises ValueError, also for digits of other scripts."""
-    if not text.isascii():
-        raise ValueError(f"{text!r} is no number in digits 0 to 9")
-    return float(text)
-
-
 def finite_number(text: str) -> float:
     """Return the number that a text is. Raises ValueError for digits of other scripts, `_`, NaN and infinity."""
-    number = math.nan if "_" in text else any_number(text)
+    number = float(text) if text.isascii() and "_" not in text else math.nan
     if not math.isfinite(number):
         raise ValueError(f"{text!r} is no finite number")
     return number

@@ -139,15 +139,14 @@ def keys_of(model: type[TomlTable]) -> Iterator[str]:
 def read_toml(path: Path) -> tuple[bytes, dict[str, Any]]:
     """Return a file's bytes and what they say. Raises DataError for a file that is missing, too large or no TOML."""
     try:
-        size = path.stat().st_size
-        if size > LARGEST:
-            rule = f"has {size} bytes, and at most {LARGEST} are read"
-            raise DataError(rule, where=str(path))
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
     except FileNotFoundError:
         raise DataError("there is no such file", where=str(path)) from None
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    if len(content) > LARGEST:
+        raise DataError(f"is larger than {LARGEST} bytes, the most that are read", where=str(path))
     return content, parse_toml(content, str(path))
 
 

@@ -61,8 +61,14 @@ find_ours()
 
 # It imports these packages, so it stands below.
 from fedskew import methods  # noqa: E402
-from fedskew.api import Result, check_method, load, run  # noqa: E402
-from fedskew.comparison import Comparison, compare  # noqa: E402
+from fedskew.api import (  # noqa: E402
+    Comparison,
+    Result,
+    check_method,
+    compare,
+    load,
+    run,
+)
 
 __all__ = [
     "Comparison", "Result", "check_method", "compare", "from_arrays", "load", "methods", "run",

@@ -14,8 +14,7 @@ from data.readers.tables import columns_of
 from data.readers.user_data import guess_settings, path_of
 from data.standardization import sentence_about
 from data.text import in_shell
-from fedskew.cli.terminal import console
-from fedskew.formatting import numeric, terminal_table
+from fedskew.formatting import console, numeric, terminal_table
 from server_app.keys import built
 from server_app.run_settings import model_line
 from server_app.settings import parse
@@ -38,7 +37,9 @@ def check(path: str, given: Mapping[str, Any], cache: str) -> None:
     run = parse({**chosen, "cache": cache})
     data = load(run.data)
     notes = list(guess.notes)
-    if beyond_one(data):
+    images = [data.train.inputs, data.test.inputs] if len(data.shape) == 3 else []
+    wide = [part for part in images if isinstance(part, np.ndarray) and part.dtype == np.float32]
+    if any(part.min() < 0 or part.max() > 1 for part in wide):
         notes.append("images of floating-point numbers are taken as 0..1, and some are outside")
 
     settings, federation, refusal = partitioned(chosen, len(data.train.labels), cache)
@@ -89,13 +90,6 @@ def partitioned(
         except SettingError as error:
             refusal = refusal or str(error)
     return chosen, None, refusal
-
-
-def beyond_one(data: Dataset) -> bool:
-    """Return whether images are floating-point numbers on another scale than 0..1."""
-    images = [data.train.inputs, data.test.inputs] if len(data.shape) == 3 else []
-    wide = [part for part in images if isinstance(part, np.ndarray) and part.dtype == np.float32]
-    return any(part.min() < 0 or part.max() > 1 for part in wide)
 
 
 def print_warnings(

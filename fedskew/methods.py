@@ -114,7 +114,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: torch takes a second."""
-    from data.package_files import module_name  # loads numpy, which `import fedskew` does not
+    from data.packages import module_name  # loads numpy, which `import fedskew` does not
 
     for module in MODULES if name in __all__ else ():
         found = getattr(import_module(module_name(module)), name, None)

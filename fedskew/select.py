@@ -22,7 +22,7 @@ from client_app.ranking import MOST_RANKED
 from client_app.state import cores
 from data import SettingError, federate, require
 from fedskew.engines import Resources
-from fedskew.experiments.experiments import Experiment, Row
+from fedskew.experiments import Experiment, Row
 from fedskew.experiments.plan import in_sections, plan, runs
 from fedskew.formatting import plural
 from fedskew.report.differences import compare_rows

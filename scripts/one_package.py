@@ -1,7 +1,7 @@
 """The wheel's one package: `fedskew`, with the project's other packages inside and their imports rewritten.
 
 Only import statements change: `from data.rules import Rule` becomes `from fedskew.data.rules import Rule`. Everything
-else that names a module asks data/package_files.py.
+else that names a module asks data/packages.py.
 
     python scripts/one_package.py FOLDER
 """

@@ -28,7 +28,7 @@ GROUP_HEADINGS = {
     "ExchangeSettings": "Server and clients",
 }
 OF_METHODS = "Parts of methods"
-UNSAID = ("a finite number", "0 or more")
+UNSAID = ("a finite number", "at least 0")
 """Rules that every number follows where its row says nothing else."""
 
 SHARED = "Options of several commands"

@@ -10,8 +10,7 @@ from functools import cache
 from typing import TypeVar
 
 from data import SettingError, Settings, require
-from data.package_files import ROOT
-from data.text import any_number, whole_number
+from data.packages import ROOT
 from server_app.methods import Setting as Scalar
 
 Group = TypeVar("Group", bound=Settings)
@@ -75,7 +74,7 @@ def read_text(assignment: str, known: Mapping[str, Scalar]) -> tuple[str, Scalar
     if kind is bool and text.lower() in ("true", "false"):
         return key, text.lower() == "true"
     if kind in (int, float):
-        for number in (whole_number, any_number):
+        for number in (int, float):
             try:
                 return key, number(text)
             except ValueError:

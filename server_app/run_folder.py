@@ -24,7 +24,7 @@ from client_app.state import State, size, with_prefix
 from client_app.tensor_files import KIND, Damaged, check_length, read, write_atomically, writing
 from data import Federation, SettingError
 from data.files import owner_only
-from data.package_files import INSTALLED_AS_ONE, ROOT
+from data.packages import INSTALLED_AS_ONE, ROOT
 from data.text import LineAboutRun, LineSink
 from server_app.record import RoundRecord, to_json
 from server_app.run_settings import RunSettings

@@ -11,7 +11,7 @@ from pathlib import Path
 from client_app.local_site import PERMISSIONS
 from data import DataError
 from data.agreement import read_agreement, subtraction_warning
-from data.package_files import ROOT, canonical, sources
+from data.packages import ROOT, canonical, sources
 from data.toml_file import keys_of
 from site_agent.agreed_files import module_lines
 from site_agent.app_files import app_hash, packed_app, packed_files

@@ -213,7 +213,7 @@ def in_site_toml(option: SetOption) -> str:
 
 def check_class_names(path: Path, settings: DataSettings) -> None:
     """Raise DataError where an npz file's class_names, if it has them, are others than agreed, or in another order."""
-    arrays = read_arrays(path, (), (("class_names",),), settings)
+    arrays = read_arrays(path, (), (("class_names",),))
     if "class_names" not in arrays:
         return
     names = tuple(map(str, arrays["class_names"].tolist()))

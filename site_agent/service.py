@@ -36,7 +36,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from data import DataError, SettingError
-from data.files import KEPT, LARGEST, rotate, stamp_of
+from data.files import LARGEST, rotate, stamp_of
 from site_agent.audit import NO_ENTRY, complete_lines
 from site_agent.keys import read_private
 
@@ -65,7 +65,7 @@ def write_log(path: Path) -> None:
     logger = logging.getLogger("fedskew.site")
     logger.setLevel(logging.INFO)
     for handler in (
-        RotatingFileHandler(path, maxBytes=LARGEST, backupCount=KEPT),
+        RotatingFileHandler(path, maxBytes=LARGEST, backupCount=1),
         logging.StreamHandler(),
     ):
         handler.setFormatter(formatter)

@@ -15,7 +15,6 @@ from torch import Tensor
 from client_app.state import State
 from client_app.variants.feature_statistics import GridStatistics, from_triangle
 from data import Rule
-from data.text import any_number
 from strategies.core.server import Deployment, Numbers, Server, ServerMethod, Unit, Update
 from strategies.head import with_head
 
@@ -31,7 +30,7 @@ CLIPPED = "clipped-features"
 def is_rho(text: str) -> bool:
     """Return whether a text is `auto` or a number of 0 or more."""
     try:
-        return text == "auto" or 0 <= any_number(text) < math.inf
+        return text == "auto" or 0 <= float(text) < math.inf
     except ValueError:
         return False
 

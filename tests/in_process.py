@@ -15,7 +15,7 @@ from flwr.app import Message, RecordDict
 
 import client_app.handlers
 import client_app.tensor_files
-import fedskew.experiments.experiments
+import fedskew.experiments
 from client_app.client import Client, Report
 from client_app.flower_internals import message_from_proto, message_to_proto
 from client_app.messages import kind_of, pack, unpack
@@ -174,7 +174,7 @@ def cells_of(results: Path, **entry: Any) -> list[Cell]:
     }
     entry = {"title": "", "methods": ["fedavg", "fedshift"], **entry}
     entry["settings"] = {**settings, **entry.get("settings", {})}
-    return plan(fedskew.experiments.experiments.experiment("one", entry))
+    return plan(fedskew.experiments.experiment("one", entry))
 
 
 def experiment(

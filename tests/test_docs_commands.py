@@ -30,7 +30,7 @@ from torchvision.models import efficientnet_b0
 
 from benchmarks.__main__ import SUITE
 from fedskew.cli.application import COMMANDS, loaded
-from fedskew.cli.run_selection import choose
+from fedskew.cli.options import choose
 from fedskew.experiments.plan import runs, selected
 from server_app.settings import defaults, parse, parse_texts
 from site_agent.cli import application as site_application

@@ -16,7 +16,7 @@ from data.errors import NO_VALUE
 from data.partition_files import read as read_partition
 from data.settings import DataSettings
 from fedskew.diagnosis.table import read_counts
-from fedskew.experiments.experiments import entries_in
+from fedskew.experiments import entries_in
 from fedskew.federation.folder import FederationFolder
 from server_app.settings import parse, parse_texts
 from site_agent.config import read_link, read_site
@@ -73,9 +73,9 @@ def table_of_numbers(given: Mapping[str, str], folder: Path) -> None:
     load(DataSettings(dataset=f"csv:{file}", cache=str(folder), **stated))
 
 
-def partition_file(given: Mapping[str, Any], folder: Path) -> None:
+def partition_file(given: object, folder: Path) -> None:
     file = folder / "partition.json"
-    file.write_text(json.dumps({"fedskew-partition": 1, **given}))
+    file.write_text(json.dumps(given))
     read_partition(str(file))
 
 

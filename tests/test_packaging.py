@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from built_wheel import copy_of_the_clone
 
-from data.package_files import canonical
+from data.packages import canonical
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"client_app", "data", "fedskew", "server_app", "site_agent", "strategies"}

@@ -7,14 +7,13 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from data.errors import DataError, Remedy, SetOption
+from data.errors import DataError, Remedy
 from data.readers.array_types import Array, Integers, Shape
 from data.readers.image_files import ImageFiles, decoded
 from data.readers.intensity import on_scale, unknown_range, white_of_bits
-from data.readers.rows import is_missing, names_of_classes
+from data.readers.rows import FILL_CELLS, is_missing, names_of_classes
 from data.readers.splits import Split
 from data.settings import DataSettings
-from data.text import name_list
 
 Notes = list[Remedy]
 FARTHEST = 20.0
@@ -25,7 +24,7 @@ CHUNK = 2048
 
 
 def check_form(split: Split) -> None:
-    """Refuse types, shapes and lengths that nothing can be made of; no pixel is looked at. Raises DataError."""
+    """Raise DataError for types, shapes and lengths that nothing can be made of."""
     images, labels, subjects = split.images, split.labels, split.subjects
     # numpy's kinds: u and i are integers, f floating-point, b bool, U and S texts.
     has_form = images.ndim in (2, 3, 4) and 0 not in images.shape[1:]
@@ -60,11 +59,10 @@ def converted(split: Split, settings: DataSettings, notes: Notes) -> Split:
     Raises:
         DataError: what cannot be trained on, with the setting that decides where one does.
     """
+    check_form(split)
     labels = split.labels[:, 0] if split.labels.ndim == 2 else split.labels
     if labels.dtype.kind in "US":
         labels = _numbers_of(split, np.char.strip(labels.astype(str)), settings)
-    elif labels.dtype.kind == "b" or settings.first_label:
-        labels = labels.astype(np.int64) - settings.first_label
     images = np.asarray(split.images)
     # Channels are last, but for (N, C, H, W) of one or three.
     if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[3] not in (1, 3):
@@ -78,15 +76,13 @@ def _numbers_of(split: Split, names: Array, settings: DataSettings) -> Array:
     classes = names_of_classes(settings)
     present, first_P, places_N = np.unique(names, return_index=True, return_inverse=True)
     for name, first in zip(present.tolist(), first_P.tolist(), strict=True):
+        rule = ""
         if is_missing(name, classes):
             rule = "is a missing value; save the arrays without such samples"
-            if name:
-                rule += ", or list it in classes if it is the name of a class"
-            raise split.error("labels", f"{name!r} at index {first}", rule)
-        if classes and name not in classes:
-            fitting = SetOption("classes", name_list(present.tolist()))
-            rule = f"must be one of classes = {settings.classes}; what is there would fit {fitting}"
-            raise split.error("labels", repr(name[:80]), rule)
+        elif classes and name not in classes:
+            rule = f"must be one of classes = {settings.classes}"
+        if rule:
+            raise split.error("labels", f"{name[:80]!r} at index {first}", rule)
     if not classes:
         return names
     return np.array([classes.index(name) for name in present.tolist()], np.int64)[places_N]
@@ -128,7 +124,7 @@ def with_subjects(splits: Mapping[str, Split]) -> dict[str, Split]:
     """
     changed = dict(splits)
     split_of: dict[object, str] = {}
-    tested_as_one = "test" in splits and splits["test"].subjects is not None
+    tested_as_one = splits["test"].subjects is not None
     for key in ("test", "train", "val"):  # test first: its numbers go into the data's hash
         split = splits.get(key)
         if split is None or split.subjects is None:
@@ -162,9 +158,7 @@ def checked(split: Split, shape: Shape, classes: int) -> tuple[Array, Integers]:
     """
     images = split.images
     if isinstance(images, ImageFiles):
-        sites = np.zeros_like(split.labels) if split.sites is None else split.sites
-        groups = list(zip(sites.tolist(), split.labels.tolist(), strict=True))
-        images = decoded(images, groups, split.where, training=split.key == "train")
+        images = decoded(images, split.where, training=split.key == "train")
     labels_N = split.labels.astype(np.int64)
     is_outside_N = (labels_N < 0) | (labels_N >= classes)
     if is_outside_N.any():
@@ -172,13 +166,16 @@ def checked(split: Split, shape: Shape, classes: int) -> tuple[Array, Integers]:
         found = f"label {labels_N[first]} of {classes} classes at index {first}"
         error = split.error("labels", found, f"labels must be 0..{classes - 1}")
         if labels_N.min() == 1:
-            error.remedy = ("if they count from 1: ", SetOption("first-label", "1"))
+            error.remedy = "if they count from 1, save labels - 1"
         raise error
     if images.dtype == np.float32:
         is_finite_N = np.isfinite(images).reshape(len(images), -1).all(axis=1)
         if not is_finite_N.all():
-            found = f"NaN or infinite pixel in image {int(np.argmin(is_finite_N))}"
-            raise split.error("images", found, "pixels must be finite")
+            found = f"NaN or infinite number at index {int(np.argmin(is_finite_N))}"
+            error = split.error("images", found, "must be finite")
+            if images.ndim == 2:
+                error.remedy = (FILL_CELLS, " fills NaN by the column's training rows")
+            raise error
     try:
         return bring_to(images, shape), labels_N
     except ValueError as error:
@@ -220,16 +217,14 @@ def bring_to(images: Array, shape: Shape) -> Array:
 
 
 def _luma(images: Array) -> Array:
-    """Return (N, H, W, 3) as grey images (N, H, W, 1)."""
-    if images.dtype != np.uint8:
-        shares_3 = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL
-        grey_NHW = images.astype(np.float64) @ shares_3
-        return np.asarray(grey_NHW[..., None], images.dtype)
-    # PIL's own integers: the same shares times 2^16, and half of that to round.
-    scaled_shares_3 = np.array([19595, 38470, 7471], np.uint32)
-    scaled_NHW = images.astype(np.uint32) @ scaled_shares_3
-    rounded_NHW = (scaled_NHW + 0x8000) >> 16
-    return np.asarray(rounded_NHW[..., None], np.uint8)
+    """Return (N, H, W, 3) as grey images (N, H, W, 1) by the shares of ITU-R BT.601, as PIL does it."""
+    if images.dtype == np.uint8:
+        # PIL's own integers: the shares times 2^16, and half of that to round.
+        scaled_NHW = images.astype(np.uint32) @ np.array([19595, 38470, 7471], np.uint32)
+        grey_NHW = (scaled_NHW + 0x8000) >> 16
+    else:
+        grey_NHW = images.astype(np.float64) @ np.array([0.299, 0.587, 0.114])
+    return np.asarray(grey_NHW[..., None], images.dtype)
 
 
 def _resize(images: Array, height: int, width: int) -> Array:

@@ -91,14 +91,11 @@ def write(folder: Path, arrays: Arrays) -> None:
                 np.save(temporary / f"{name}.npy", array)
             described = {"content": content_of(arrays), "files": stats(temporary, arrays)}
             (temporary / "dataset.json").write_text(json.dumps(described))
-        try:
-            temporary.rename(folder)
-        except OSError:
-            # Another process was first, unless there is no whole copy.
-            if not (folder / "dataset.json").is_file():
-                raise
+        temporary.rename(folder)
     except OSError as error:
-        raise _cannot_be_written(folder, error) from error
+        # Another process was first, unless there is no whole copy.
+        if not (folder / "dataset.json").is_file():
+            raise _cannot_be_written(folder, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -110,7 +107,7 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
     is built anew.
 
     Raises:
-        DataError: a copy may not be read, or a damaged one not be taken away.
+        DataError: a damaged copy may not be taken away.
     """
     if not folder.is_dir():
         return None
@@ -121,9 +118,6 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
             raise ValueError("its files are not those that were written")
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
         return arrays, described["content"]
-    except PermissionError as error:
-        rule = f"the cached copy cannot be read ({error.strerror})"
-        raise DataError(rule, where=folder) from error
     # A damaged file surfaces as anything, an EOFError or a SyntaxError among others.
     except Exception as error:
         log.warning("%s: the cached copy is damaged (%s) and is made anew", folder, said(error))

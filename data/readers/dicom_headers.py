@@ -27,8 +27,8 @@ UNKNOWN_PATIENTS = (
     "the images' patients are unknown, so that images of one patient may be on both sides of the split; a table "
     "csv:FILE with columns path, label and patient names them"
 )
-MOST_KEPT = 16
-"""Scans that a process keeps, each of one data set: a check reads a folder several times."""
+MOST_KEPT = 2**18
+"""Headers that a process keeps: a check reads a folder several times."""
 
 
 @dataclass(frozen=True)
@@ -61,39 +61,32 @@ def headers_of(files: Sequence[Path], keyword: str = "") -> dict[Path, Header]:
     Raises:
         DataError: pydicom is missing.
     """
-    stamps = [(file, stamp_of(file)) for file in sorted(files)]
-    return _headers(tuple(stamps), keyword)
+    found = {file: _header(file, stamp_of(file), keyword) for file in sorted(files)}
+    return {file: header for file, header in found.items() if header is not None}
 
 
 @lru_cache(maxsize=MOST_KEPT)
-def _headers(stamps: tuple[tuple[Path, FileStamp], ...], keyword: str) -> dict[Path, Header]:
-    """Read headers. The stamps only serve as keys of the cache."""
-    headers = {}
-    for file, _ in stamps:
-        try:
-            if is_dicom_file(file):
-                headers[file] = _header(file, keyword)
-        except OSError:  # the reader of the image says why
-            continue
-    return headers
-
-
-def _header(file: Path, keyword: str) -> Header:
+def _header(file: Path, stamp: FileStamp, keyword: str) -> Header | None:
+    """Return the header of a file, None where it is no DICOM file. The stamp only serves as a key of the cache."""
     elements = {"patient": PATIENT, "study": STUDY, "institution": INSTITUTION}
     if keyword:
         elements["label"] = keyword
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of values that are not as the standard has them
-        try:
+    try:
+        if not is_dicom_file(file):
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of values that are not as the standard has them
             wanted = [*elements.values(), "Rows"]
             data = dicom_data(file, stop_before_pixels=True, specific_tags=wanted)
             values = {name: data.get(element) for name, element in elements.items()}
-            texts = {name: plain(str(value)) for name, value in values.items() if value is not None}
-            return Header(**texts, has_image=bool(data.get("Rows")))
-        except (ImportError, DataError):
-            raise
-        except Exception:  # a damaged file surfaces as anything; the reader of the image says why
-            return Header()
+        texts = {name: plain(str(value)) for name, value in values.items() if value is not None}
+        return Header(**texts, has_image=bool(data.get("Rows")))
+    except DataError:
+        raise
+    except OSError:  # the reader of the image says why
+        return None
+    except Exception:  # a damaged file surfaces as anything, and likewise
+        return Header()
 
 
 def notes_of_others(path: Path, files: Sequence[Path], images: Collection[Path]) -> list[str]:
@@ -132,22 +125,25 @@ def with_origins(
     by_file = headers_of(files) if headers_by_file is None else headers_by_file
     headers = [by_file.get(file, Header()) for file in files]
     columns, names, notes = {**manifest.columns}, {**manifest.names}, [*manifest.notes]
-    asked = [role for role in roles if settings.column_names.get(role) != ""]
-    if "patient" in asked and not manifest.patients:
-        patients, element, note = _patients(files, headers)
-        if patients:
-            columns["patient"], names["patient"] = patients, f"DICOM element {element}"
-        notes.append(note)
-    if "site" in asked and "site" not in columns:
-        sites, note = _sites(headers, columns.get("patient", ()), columns.get("split", ()))
-        if sites:
-            columns["site"], names["site"] = sites, f"DICOM element {INSTITUTION}"
-        notes.append(note)
-    return replace(manifest, columns=columns, names=names, notes=tuple(filter(None, notes)))
+    for role in roles:
+        if role in columns or settings.column_names.get(role) == "":
+            continue
+        find = _patients if role == "patient" else _sites
+        texts, element, note = find(files, headers, columns)
+        if texts:
+            columns[role], names[role] = texts, f"DICOM element {element}"
+        if note:
+            notes.append(note)
+    return replace(manifest, columns=columns, names=names, notes=tuple(notes))
 
 
-def _patients(files: Sequence[Path], headers: Sequence[Header]) -> tuple[list[str], str, str]:
-    """Return the patient of each file, if any is known, the element that names them, and what has to be said of it.
+Found = tuple[list[str], str, str]
+"""A text of each file, if any is known; the element that has them; and what has to be said of it."""
+Columns = Mapping[str, Sequence[str]]
+
+
+def _patients(files: Sequence[Path], headers: Sequence[Header], columns: Columns) -> Found:
+    """Return the patient of each file.
 
     What stands for a patient who is not named is the study, else the file alone. One PatientID on all files is no name.
     """
@@ -162,36 +158,32 @@ def _patients(files: Sequence[Path], headers: Sequence[Header]) -> tuple[list[st
         patient = header.known_patient if element == PATIENT else ""
         unnamed += not patient
         patients.append(patient or (f"study {header.study}" if header.study else f"file {file}"))
-    if not unnamed:
-        return patients, element, ""
     note = (
         f"{unnamed} of {len(files)} files name no patient ({PATIENT}): each of their studies counts as one, so that "
         "two studies of a patient may be on both sides of the split"
     )
-    return patients, element, note
+    return patients, element, note if unnamed else ""
 
 
-def _sites(
-    headers: Sequence[Header], patients: Sequence[str], sides: Sequence[str]
-) -> tuple[list[str], str]:
+def _sites(files: Sequence[Path], headers: Sequence[Header], columns: Columns) -> Found:
     """Return the files' institutions where these can be the clients, else what has to be said where several are.
 
     Each has two patients (images, where nothing names them), and images for training and for testing.
     """
-    files_of: dict[str, list[int]] = {}
-    for number, header in enumerate(headers):
-        files_of.setdefault(header.institution, []).append(number)
-    names = files_of.keys() - {""}
+    institutions = [header.institution for header in headers]
+    names = {*institutions} - {""}
     if len(names) < 2:
-        return [], ""
+        return [], "", ""
     found = (
         f"the files name {len(names)} institutions ({INSTITUTION}), which are not taken as sites"
     )
-    for name, files in files_of.items():
-        units = {patients[number] for number in files} if patients else files
-        is_whole = not sides or {"train", "test"} <= {sides[number] for number in files}
-        if not name:
-            return [], f"{found}: {len(files)} files name none"
-        if len(units) < 2 or not is_whole:
-            return [], f"{found}: {name} has too few patients to train and to test on"
-    return [header.institution for header in headers], ""
+    if "" in institutions:
+        return [], "", f"{found}: {institutions.count('')} files name none"
+    units = columns.get("patient", files)
+    sides = columns.get("split", ())
+    for name in dict.fromkeys(institutions):
+        here = [number for number, each in enumerate(institutions) if each == name]
+        is_whole = not sides or {"train", "test"} <= {sides[number] for number in here}
+        if len({units[number] for number in here}) < 2 or not is_whole:
+            return [], "", f"{found}: {name} has too few patients to train and to test on"
+    return institutions, INSTITUTION, ""

@@ -2,29 +2,24 @@
 
 import shlex
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
 from data.errors import DataError, Remedy, SetOption, SettingError
-from data.extras import needed
+from data.packages import needed
 from data.readers.catalog import labels_file, members
 from data.readers.dicom_headers import PATIENT, headers_of, notes_of_others, plain, with_origins
 from data.readers.image_files import ANY_SIZE, ImageFiles
 from data.readers.rows import (
-    DROP_ROWS,
     LABEL,
-    check_labels,
-    classes_of,
     complete_rows,
-    is_missing,
-    left_out,
     names_of_classes,
     read_table,
     role_like,
     roles_of,
 )
-from data.readers.splits import SPLITS, Manifest
+from data.readers.splits import SPLITS, Manifest, manifest_of_rows
 from data.settings import DataSettings
 from data.text import name_list
 
@@ -52,30 +47,35 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     files: list[str] = []
     columns: dict[str, list[str]] = {LABEL: [], "split": []}
     notes: list[Remedy] = []
-    sides = split_folders(path)
+    splits = split_folders(path)
     class_names = names_of_classes(settings)
     found: set[str] = set()
-    for side, folder in sides.items():
+    for side, folder in splits.items():
         found |= class_folders(folder, class_names).keys()
         beside = sum(entry.is_file() for entry in visible(folder))
         if beside:
             notes.append(f"{folder}: {beside} files beside the class folders are left out")
-        for file, name in files_of_classes(folder, path, class_names):
-            files.append(file)
-            columns[LABEL].append(name)
-            columns["split"].append(side)
+        listed = files_of_classes(folder, path, class_names)
+        if not listed:
+            rule = f"no image in any class folder: {LAYOUT}"
+            raise DataError(rule, where=folder, remedy=remedy_for(path))
+        files += [file for file, _ in listed]
+        columns[LABEL] += [name for _, name in listed]
+        columns["split"] += [side] * len(listed)
     # A folder without images is a class all the same: another site may have images of it.
     classes = sorted(found)
     notes += [f"class {name} has no image" for name in sorted(found.difference(columns[LABEL]))]
-    depth = 2 if "" in sides else 3
-    inner = [file for file in files if len(Path(file).parts) > depth]
+    is_whole = "" in splits  # no folder says who tests
+    inner = [file for file in files if len(Path(file).parts) > (2 if is_whole else 3)]
     if inner:
         notes.append(
             f"images in folders inside a class folder, such as {inner[0]}, are of its class too"
         )
-    empty = [folder for side, folder in sides.items() if side not in columns["split"]]
-    refuse_no_classes(path, empty, classes, settings)
-    if "" in sides:
+    is_alone = len(members(settings.dataset)) == 1  # another site may have images of other classes
+    if len(classes) < 2 and is_alone and not class_names:
+        rule = f"holds images of one class, {classes[0]}: {LAYOUT}"
+        raise DataError(rule, where=path, remedy=remedy_for(path))
+    if is_whole:
         del columns["split"]
     manifest = Manifest(
         where=str(path),
@@ -87,7 +87,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     )
     manifest = with_origins(manifest, settings)
     refuse_patients(path, manifest)
-    if "" in sides:
+    if is_whole:
         refuse_sites(path)
     return manifest
 
@@ -188,32 +188,9 @@ def split_folders(path: Path) -> dict[str, Path]:
     return {side: named[side] for side in ("train", "test", "val") if side in named}
 
 
-def refuse_no_classes(
-    path: Path, empty: Sequence[Path], classes: Sequence[str], settings: DataSettings
-) -> None:
-    """Raise DataError where a split is empty, or there are no two classes."""
-    if empty:
-        rule = f"no image in any class folder: {LAYOUT}"
-        raise DataError(rule, where=empty[0], remedy=remedy_for(path))
-    is_alone = len(members(settings.dataset)) == 1  # another site may have images of other classes
-    if len(classes) < 2 and is_alone and not settings.classes.strip():
-        rule = f"holds images of one class, {classes[0]}: {LAYOUT}"
-        raise DataError(rule, where=path, remedy=remedy_for(path))
-
-
 def remedy_for(path: Path) -> Remedy:
     """Return what a folder that holds no two classes may be instead."""
-    tables = [entry for entry in visible(path) if entry.suffix.lower() == ".csv"]
-    folders = [entry for entry in visible(path) if entry.is_dir()]
-    if tables:
-        option = SetOption("dataset", f"csv:{tables[0]}")
-        return "if the table has columns path and label: ", option
-    if headers_of([*below(path)]):
-        return with_labels(path)
-    if len(folders) == 1 and any(entry.is_dir() for entry in visible(folders[0])):
-        option = SetOption("dataset", f"folder:{folders[0]}")
-        return "if the classes are in that folder: ", option
-    return ""
+    return with_labels(path) if headers_of([*below(path)]) else ""
 
 
 def refuse_sites(path: Path) -> None:
@@ -279,39 +256,31 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
         raise DataError(rule, where=path, remedy="for other images: csv:FILE")
 
     notes = notes_of_others(path, files, images)
+    names = {LABEL: f"DICOM element {keyword}"}
+    rows: list[Row] = [{LABEL: headers[file].label} for file in images]
     if table:
-        patient_of = {file: headers[file].patient for file in images}
-        rows, names, of_table = rows_by_patient(table, set(patient_of.values()), settings)
-        notes += of_table
-        labelled = {file: rows[each] for file, each in patient_of.items() if each in rows}
-    else:
-        names = {LABEL: f"DICOM element {keyword}"}
-        texts = {file: headers[file].label for file in images}
-        labelled = {file: {LABEL: text} for file, text in texts.items() if not is_missing(text)}
-    where = str(table or path)
-    without = [file for file in images if file not in labelled]
-    if without:
-        example = f"{without[0].relative_to(path)} ({PATIENT} {headers[without[0]].patient!r})"
-        found = f"{len(without)} of {len(images)} files have no label, such as {example}"
-        if settings.missing != "drop" or not labelled:
-            remedy = (DROP_ROWS, " leaves these out") if labelled else ""
-            raise DataError(found, where=where, remedy=remedy)
-        notes.append(f"{found}: left out by missing = drop")
+        by_patient, names = rows_by_patient(table, settings)
+        patients = [headers[file].patient for file in images]
+        rows = [by_patient.get(patient, {}) for patient in patients]
+        unused = sorted(by_patient.keys() - {*patients})
+        if unused:
+            found = f"{len(unused)} of {len(by_patient)} patients of {table.name} have no file"
+            notes.append(f"{found}, such as {unused[0]}")
+    relative = [file.relative_to(path).as_posix() for file in images]
 
-    columns = {role: [row[role] for row in labelled.values()] for role in names}
-    check_labels(where, names[LABEL], columns[LABEL], names_of_classes(settings))
-    relative = [file.relative_to(path).as_posix() for file in labelled]
-    sides = [SPLITS.get(name.split("/")[0].lower(), "") for name in relative]
+    def row_of(place: int) -> str:
+        return f"{relative[place]} ({PATIENT} {headers[images[place]].patient!r})"
+
+    where = str(table or path)
+    cells = {role: [row.get(role, "") for row in rows] for role in names}
+    kept, dropped = complete_rows(where, cells, names, row_of, settings)
+    columns = {role: [texts[place] for place in kept] for role, texts in cells.items()}
+    labelled = [relative[place] for place in kept]
+    sides = [SPLITS.get(name.split("/")[0].lower(), "") for name in labelled]
     if not {"split", "fold"} & columns.keys() and {"train", "test"} <= {*sides} and all(sides):
         columns["split"], names["split"] = sides, "folder"
-    manifest = Manifest(
-        where=where,
-        inputs=ImageFiles.of(path, relative, ANY_SIZE, settings),
-        columns=columns,
-        names=names,
-        classes=classes_of(columns[LABEL]),
-        notes=tuple(notes),
-    )
+    inputs = ImageFiles.of(path, labelled, ANY_SIZE, settings)
+    manifest = manifest_of_rows(where, inputs, columns, names, settings, dropped, notes)
     return with_origins(manifest, settings, headers_by_file=headers)
 
 
@@ -324,18 +293,13 @@ def checked_keyword(labels: str) -> str:
     return labels
 
 
-def rows_by_patient(
-    file: Path, patients: Collection[str], settings: DataSettings
-) -> tuple[dict[str, Row], dict[str, str], list[str]]:
-    """Return a table's rows by patient, what sentences call each role, and what has to be said of the table.
+def rows_by_patient(file: Path, settings: DataSettings) -> tuple[dict[str, Row], dict[str, str]]:
+    """Return a table's rows by patient, and what sentences call each role.
 
-    Args:
-        file: A table with a column PatientID, or one with the role patient, and label; site, split and fold count too.
-        patients: Those of the images.
-        settings: Of these, `columns` and `missing` count.
+    The table has a column PatientID, or one with the role patient, and label; site, split and fold count too.
 
     Raises:
-        DataError: no column of patients, two rows of one that differ, or a missing value, unless `missing` is drop.
+        DataError: no column of patients, or two rows of one that differ.
     """
     table = read_table(file)
     stated = roles_of(str(file), table.header, settings)
@@ -346,23 +310,12 @@ def rows_by_patient(
         rule = f"must have a column {PATIENT}, and has {name_list(table.header, ', ')[:200]}"
         raise DataError(rule, where=file, remedy="a table of the files' paths is csv:FILE")
     names = {role: f"column {name}" for role, name in roles.items()}
-    cells = {role: table.columns[name] for role, name in roles.items()}
-    kept, dropped = complete_rows(
-        str(file), cells, names, lambda place: f"row {table.lines[place]}", settings
-    )
     rows: dict[str, Row] = {}
-    for place in kept:
-        row = {role: column[place] for role, column in cells.items()}
-        patient = plain(row["patient"])
-        row["patient"] = patient
+    for place, line in enumerate(table.lines):
+        row = {role: table.columns[name][place] for role, name in roles.items()}
+        patient = row["patient"] = plain(row["patient"])
         if rows.setdefault(patient, row) != row:
             rule = "is in another row with other values: must have one row, or equal ones"
-            found = f"row {table.lines[place]}, {names['patient']}: {patient[:80]!r}"
+            found = f"row {line}, {names['patient']}: {patient[:80]!r}"
             raise DataError(f"{found} {rule}", where=file)
-    notes = left_out(dropped)
-    unused = sorted(rows.keys() - {*patients})
-    if unused:
-        notes.append(
-            f"{len(unused)} of {len(rows)} patients of {file.name} have no file, such as {unused[0]}"
-        )
-    return rows, names, notes
+    return rows, names

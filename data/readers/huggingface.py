@@ -1,7 +1,7 @@
 """hf:FOLDER: a data set of images that save_to_disk of Hugging Face's datasets library has written."""
 
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -10,23 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.errors import DataError, either
-from data.extras import needed
+from data.packages import needed
 from data.readers.catalog import NOT_SAVED
 from data.readers.image_files import ANY_SIZE, ImageFiles, letters_of
 from data.readers.intensity import Stored
-from data.readers.rows import (
-    DROP_ROWS,
-    LABEL,
-    check_labels,
-    classes_of,
-    complete_rows,
-    cure_of,
-    is_missing,
-    left_out,
-    names_of_classes,
-    roles_of,
-)
-from data.readers.splits import Manifest
+from data.readers.rows import LABEL, complete_rows, cure_of, names_of_classes, roles_of
+from data.readers.splits import Manifest, manifest_of_rows
 from data.settings import DataSettings
 from data.text import name_list, said
 
@@ -74,7 +63,7 @@ class LibraryImages(ImageFiles):
     """Images of the library's rows; the name of one is SPLIT/ROW."""
 
     parts: Parts = field(default_factory=dict)
-    """By split, the rows with the images alone, as the bytes of their files where the library lets them be."""
+    """By split, the rows with the bytes of their images' files: the library itself would cut 16 bits in color to 8."""
     column: str = ""
 
     def path(self, index: int) -> Path:
@@ -83,29 +72,15 @@ class LibraryImages(ImageFiles):
 
     def stored(self, index: int, settings: DataSettings) -> "Stored | Image.Image":
         """Return an image as the reader of image files gives it. Raises DataError."""
-        from data.readers.images import read_with_pil, stored_of_pil
+        from data.readers.images import read_with_pil
 
         key, row = self.name(index).rsplit("/", 1)
         with quietly(self.root):
             image = self.parts[key][int(row)][self.column]
-            if not isinstance(image, dict):
-                return stored_of_pil(self.root, image, self.size[0])
             content = image["bytes"]
             if content is None:
                 content = Path(image["path"]).read_bytes()
             return read_with_pil(self.root, BytesIO(content), self.size[0], settings)
-
-
-def undecoded(part: Any, column: str) -> Any:
-    """Return the rows with the bytes of their images' files: the library itself would cut 16 bits in color to 8.
-
-    Where the data set states a mode for its images, the library converts them to it.
-    """
-    images = part.select_columns([column])
-    feature = part.features[column]
-    if feature.mode is not None:
-        return images
-    return images.cast_column(column, replace(feature, decode=False))
 
 
 def cells_of(part: Any, name: str) -> list[str]:
@@ -120,20 +95,11 @@ def cells_of(part: Any, name: str) -> list[str]:
     return ["" if value is None else str(value).strip() for value in part[name]]
 
 
-def lacks_labels(labels: Sequence[str], names: Collection[str]) -> bool:
-    """Return whether no label is one of the classes `names` or of others.
-
-    All are missing, or -1, as test data of a competition have it.
-    """
-    other = () if "-1" in names else ("-1",)
-    return all(is_missing(label, names) or label in other for label in labels)
-
-
 def columns_of(folder: Path, parts: Parts, settings: DataSettings) -> tuple[dict[str, str], Any]:
     """Return the columns' names by role, that of the images as `path`, and the type of the labels.
 
     Raises:
-        DataError: a column that is not there, none or several of images, or one of several values a row.
+        DataError: a column that is not there, or none or several of images.
     """
     features: dict[str, Any] = {}
     for part in parts.values():  # that of test data may lack the labels
@@ -147,15 +113,11 @@ def columns_of(folder: Path, parts: Parts, settings: DataSettings) -> tuple[dict
             ways = [cure_of(settings, {"path": name}) for name in images or used]
             raise DataError(rule, where=folder, remedy=either(ways))
         roles["path"] = images[0]
-    for role, name in roles.items():
-        feature = features[name]
-        is_single = type(feature).__name__ in ("Value", "ClassLabel")
-        is_single &= "binary" not in str(getattr(feature, "dtype", ""))
-        rule = "must be one text or number per row"
-        if role == "path":
-            is_single, rule = name in images, "must be images"
-        if not is_single:
-            raise DataError(f"column {name}: is of type {feature}: {rule}", where=folder)
+    column = roles["path"]
+    if column not in images:
+        raise DataError(
+            f"column {column}: is of type {features[column]}: must be images", where=folder
+        )
     return roles, features[roles[LABEL]]
 
 
@@ -171,54 +133,39 @@ def scan(folder: Path, settings: DataSettings) -> Manifest:
     roles, type_of_labels = columns_of(folder, parts, settings)
     column = roles.pop("path")
     names = {role: f"column {name}" for role, name in roles.items()}
-    # The names of a ClassLabel are classes whatever they are called.
-    of_type = [name.strip() for name in getattr(type_of_labels, "names", None) or ()]
-    class_names = {*of_type, *names_of_classes(settings)}
-
     with quietly(folder):
-        images = {key: undecoded(part, column) for key, part in parts.items()}
-        by_split = {
-            key: {role: cells_of(part, name) for role, name in roles.items()}
-            for key, part in parts.items()
+        images = {}
+        for key, part in parts.items():
+            undecoded = replace(part.features[column], decode=False)
+            images[key] = part.select_columns([column]).cast_column(column, undecoded)
+        labels = {key: cells_of(part, roles[LABEL]) for key, part in parts.items()}
+        cells = {
+            role: [cell for part in parts.values() for cell in cells_of(part, name)]
+            for role, name in roles.items()
         }
-    different = [{*cells[LABEL]} for cells in by_split.values()]
-    # Of the labels -1 and 1, say, -1 is a class, also where a split has no other.
-    is_class = any("-1" in labels and len(labels) > 1 for labels in different)
-    known = class_names | {"-1"} if is_class else class_names
+    # The names of a ClassLabel are classes whatever they are called.
+    class_names = [name.strip() for name in getattr(type_of_labels, "names", None) or ()]
+    known = {*class_names, *names_of_classes(settings)}
+    # Beside other labels -1 is a class. Alone it stands for none, as in test data of a competition.
+    is_class = any("-1" in texts and len({*texts}) > 1 for texts in labels.values())
+    if "-1" not in known and not is_class:
+        cells[LABEL] = ["" if label == "-1" else label for label in cells[LABEL]]
 
-    files: list[str] = []
-    sides: list[str] = []
-    columns: dict[str, list[str]] = {role: [] for role in roles}
-    dropped: list[str] = []
-    for key, cells in by_split.items():
-        rows = len(cells[LABEL])
-        if rows and lacks_labels(cells[LABEL], known):
-            found = f"none of the {rows} rows of split {key} has a label"
-            if settings.missing != "drop":
-                rule = f"{names[LABEL]}: its splits are {', '.join(parts)}, and {found}"
-                raise DataError(rule, where=folder, remedy=(DROP_ROWS, " leaves them out"))
-            dropped += [found] * rows
-            continue
+    places = [(key, row) for key, part in parts.items() for row in range(len(part))]
 
-        def row_of(place: int, key: str = key) -> str:
-            return f"row {place} (from 0) of split {key}"
+    def row_of(place: int) -> str:
+        key, row = places[place]
+        return f"row {row} (from 0) of split {key}"
 
-        kept, without = complete_rows(str(folder), cells, names, row_of, settings, class_names)
-        dropped += without
-        files += [f"{key}/{row}" for row in kept]
-        sides += [key] * len(kept)
-        for role, texts in cells.items():
-            columns[role] += [texts[row] for row in kept]
-    check_labels(str(folder), names[LABEL], columns[LABEL], class_names)
+    kept, dropped = complete_rows(str(folder), cells, names, row_of, settings, class_names)
+    columns = {role: [texts[place] for place in kept] for role, texts in cells.items()}
+    sides = [places[place][0] for place in kept]
     if len(set(sides)) > 1 and "split" not in settings.column_names:
         columns["split"], names["split"] = sides, "split"
-    return Manifest(
-        where=str(folder),
-        inputs=LibraryImages(
-            folder, letters_of(files), ANY_SIZE, settings=settings, parts=images, column=column
-        ),
-        columns=columns,
-        names=names,
-        classes=of_type or classes_of(columns[LABEL]),
-        notes=tuple(left_out(dropped)),
+    files = [f"{key}/{row}" for key, row in (places[place] for place in kept)]
+    inputs = LibraryImages(
+        folder, letters_of(files), ANY_SIZE, settings=settings, parts=images, column=column
+    )
+    return manifest_of_rows(
+        str(folder), inputs, columns, names, settings, dropped, classes=class_names
     )

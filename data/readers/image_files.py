@@ -1,9 +1,7 @@
 """Images that stay in their files until a batch needs them."""
 
-import logging
 import os
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,15 +13,7 @@ from torch import Tensor
 from data.errors import DataError, SetOption
 from data.readers.array_types import Array, Bytes, Floats, Integers, Shape
 from data.readers.file_type import is_medical, is_nifti
-from data.readers.intensity import (
-    DARK,
-    Stored,
-    UnknownRange,
-    nearly_black,
-    shown,
-    spread,
-    unknown_range,
-)
+from data.readers.intensity import Stored, UnknownRange, shown, unknown_range, white_of_bits
 from data.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -31,12 +21,12 @@ if TYPE_CHECKING:
 
     from data.readers.images import Pixels
 
-log = logging.getLogger("fedskew")
-
 MOST_SIZED = 50
 """Images that are decoded for their sizes."""
 MOST_LOOKED_AT = 1000
 """Images whose range is looked at: bounds the work, which is a second decoding."""
+DARK = 0.25
+"""A largest pixel of all images below which wide numbers are asked about: 14 bits in files of 16."""
 ANY_SIZE = (0, 0, 0)
 """Each image's own channels, height and width."""
 
@@ -107,7 +97,7 @@ class ImageFiles:
         """The files of all images."""
         return [self.path(index) for index in range(len(self))]
 
-    def only(self, indices: Integers) -> "ImageFiles":
+    def __getitem__(self, indices: Integers) -> "ImageFiles":
         """Return some of the images, still undecoded."""
         return replace(self, names=np.ascontiguousarray(self.names[indices]))
 
@@ -117,12 +107,8 @@ class ImageFiles:
 
         return stored_in(self.path(index), self.size[0], settings)
 
-    def image(self, index: int, sizes: Counter[Shape] | None = None) -> "Pixels":
+    def image(self, index: int) -> "Pixels":
         """Return one image (H, W, C): bytes, or float32 on the scale 0..1 where the file has more than 8 bits.
-
-        Args:
-            index: Its place.
-            sizes: Counts its own height and width, before it is resized.
 
         Raises:
             DataError: a file that is missing or no image, or numbers of no known scale.
@@ -130,26 +116,13 @@ class ImageFiles:
         from data.readers.images import pixels_of
 
         channels, height, width = self.size
-        stored = self.stored(index, self.settings)
-        image: Floats | Image.Image
-        if isinstance(stored, Stored):
-            image = shown(self.path(index), stored, self.settings)
-            own = image.shape
-        else:
-            image = stored
-            own = image.height, image.width
-        if sizes is not None:
-            sizes[own] += 1
+        image: Stored | Image.Image | Floats = self.stored(index, self.settings)
+        if isinstance(image, Stored):
+            image = shown(self.path(index), image, self.settings)
         return pixels_of(image, channels, (width, height) if height else None, self.central)
 
-    def decoded(
-        self, indices: Integers | None = None, sizes: Counter[Shape] | None = None
-    ) -> Bytes | Floats:
+    def decoded(self, indices: Integers | None = None) -> Bytes | Floats:
         """Return (n, H, W, C): bytes, or float32 on the scale 0..1 where a file has more than 8 bits.
-
-        Args:
-            indices: Those of the images; None for all.
-            sizes: Counts their own heights and widths.
 
         Raises:
             DataError: a file that is missing or no image.
@@ -158,14 +131,14 @@ class ImageFiles:
         images: Bytes | Floats
         images = np.empty((len(chosen), *self.shape[1:]), np.uint8)
         for row, index in enumerate(chosen.tolist()):
-            image = self.image(index, sizes)
+            image = self.image(index)
             if image.dtype != np.uint8 and images.dtype == np.uint8:
                 images = as_float(images)  # the first wide image makes all of them wide
             images[row] = image if image.dtype == images.dtype else as_float(image)
         return images
 
-    def look(self, groups: Sequence[Hashable]) -> Look | None:
-        """Return the range of images spread over the groups, such as sites and classes; None where none has a range.
+    def look(self) -> Look | None:
+        """Return the range of some images; None where none has a range.
 
         It is that of the numbers as stored, whatever pixel-range and DICOM's windows say. An image that cannot be read
         is left out, as whoever reads it later says why.
@@ -173,7 +146,7 @@ class ImageFiles:
         as_stored = replace(self.settings, pixel_range="0,1")
         extremes: list[float] = []
         white = 0.0
-        places = spread(groups, MOST_LOOKED_AT)
+        places = spread(len(self), MOST_LOOKED_AT)
         for place in places:
             try:
                 image = self.stored(place, as_stored)
@@ -185,8 +158,16 @@ class ImageFiles:
                 white = max(white, high if low == 0 else 0.0)
         if not extremes:
             return None
-        number = f"{len(places)} of the {len(groups)} images looked at"
+        number = f"{len(places)} of the {len(self)} images looked at"
         return Look(min(extremes), max(extremes), white, number)
+
+    def widened(self, error: UnknownRange) -> UnknownRange:
+        """Return the error about one image's range with the range of all that are looked at."""
+        look = self.look()
+        if look is None:
+            return error
+        low, high = min(error.low, look.low), max(error.high, look.high)
+        return unknown_range(error.numbers, low, high, f" in {look.number}")
 
     def index_select(self, dim: int, indices: Tensor) -> Tensor:
         """Return (n, C, H, W), uint8: what a tensor of all images would give, along dimension 0."""
@@ -207,57 +188,47 @@ def as_float(images: Array) -> Floats:
     return np.asarray(images, np.float32) / np.float32(255)
 
 
-def decoded(
-    images: ImageFiles, groups: Sequence[Hashable], where: str, training: bool
-) -> Bytes | Floats:
-    """Return all images of a split, as ImageFiles.decoded gives them; `groups` says what they are spread over.
+def spread(count: int, most: int) -> list[int]:
+    """Return so many places out of `count`, evenly over them with both ends; all where there are no more."""
+    places: list[int] = np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()
+    return places
 
-    A warning counts medical images of other sizes than most: their proportions mean something.
+
+def decoded(images: ImageFiles, where: str, training: bool) -> Bytes | Floats:
+    """Return all images of a split, as ImageFiles.decoded gives them.
 
     Raises:
-        DataError: as ImageFiles.decoded does, with a range that fits the images of all groups; or training images of
-            wide numbers that are all nearly black.
+        DataError: as ImageFiles.decoded does, with a range that fits other images too; or training images of wide
+            numbers that are all nearly black.
     """
-    sizes: Counter[Shape] = Counter()
     try:
-        pixels = images.decoded(sizes=sizes)
+        pixels = images.decoded()
     except UnknownRange as error:
-        raise widened(error, images, groups) from None
-    if len(sizes) > 1 and are_medical(images):
-        (height, width), most = sizes.most_common(1)[0]
-        number = f"{sizes.total() - most} of {sizes.total()} images"
-        rule = "as the others, and all are brought to input-shape"
-        log.warning("%s: %s are not %dx%d %s", where, number, height, width, rule)
+        raise images.widened(error) from None
     # Where the user has said the range, dark images are as they should be.
     range_is_guessed = pixels.dtype == np.float32 and not images.settings.pixel_range
     if training and range_is_guessed and pixels.max() <= DARK:
-        look = images.look(groups)
+        look = images.look()
         # Files of 16 bits, or of what DICOM states, that hold numbers of far fewer alone.
         if look and look.white > 255 and look.low >= 0 and look.high <= DARK * look.white:
-            what = f"{where}: {look.number} have numbers"
-            raise nearly_black(what, look.high, look.white)
+            white, stated = white_of_bits(look.high), f"{look.white:.10g}"
+            found = (
+                f"{look.number} have numbers of at most {look.high:.10g} on the scale 0..{stated}"
+            )
+            raise DataError(
+                f"{where}: {found}, nearly black",
+                remedy=(
+                    SetOption("pixel-range", f"0,{white}"),
+                    f" takes {white} as white, ",
+                    SetOption("pixel-range", f"0,{stated}"),
+                    " leaves them so dark",
+                ),
+            )
     return pixels
 
 
-def are_medical(images: ImageFiles) -> bool:
-    """Return whether images are of DICOM or NIfTI files, by the first one."""
-    first = images.path(0)
-    return first.is_file() and is_medical(first)
-
-
-def widened(error: UnknownRange, images: ImageFiles, groups: Sequence[Hashable]) -> UnknownRange:
-    """Return the error about one image's range with the range of all that are looked at."""
-    look = images.look(groups)
-    if look is None:
-        return error
-    low, high = min(error.low, look.low), max(error.high, look.high)
-    return unknown_range(error.numbers, low, high, f" in {look.number}")
-
-
-def shape_of(images: ImageFiles, groups: Sequence[Hashable]) -> tuple[str, list[str]]:
+def shape_of(images: ImageFiles) -> tuple[str, list[str]]:
     """Return the shape of the first image, as a setting, and what has to be said of the images.
-
-    `groups` are the images' sites and classes, over which those are spread that are looked at.
 
     Raises:
         DataError: an image that cannot be read, or of numbers of no known scale, with a range that fits the others too;
@@ -265,10 +236,10 @@ def shape_of(images: ImageFiles, groups: Sequence[Hashable]) -> tuple[str, list[
     """
     try:
         image = images.image(0)
-        looked_at = [0, *spread(groups, MOST_SIZED)]
-        sizes = {images.image(index).shape[:2] for index in looked_at}  # one in memory at a time
+        # One of them in memory at a time.
+        sizes = {images.image(place).shape[:2] for place in spread(len(images), MOST_SIZED)}
     except UnknownRange as error:
-        raise widened(error, images, groups) from None
+        raise images.widened(error) from None
     height, width, channels = image.shape
     shape = f"{channels}x{height}x{width}"
     notes: list[str] = []
@@ -283,7 +254,7 @@ def shape_of(images: ImageFiles, groups: Sequence[Hashable]) -> tuple[str, list[
     if len(sizes) > 1 and not images.settings.input_shape:
         examples = [f"{height}x{width}" for height, width in sorted(sizes)[:2]]
         found = f"images of {len(sizes)} sizes, such as {' and '.join(examples)}"
-        if are_medical(images):
+        if first.is_file() and is_medical(first):
             rule = f"{found}: must be of one size, or state the one that they are brought to"
             remedy = (SetOption("input-shape", shape),)
             raise DataError(rule, where=first.parent, remedy=remedy)

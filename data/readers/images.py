@@ -12,7 +12,7 @@ from data.errors import DataError
 from data.readers.array_types import Bytes, Floats
 from data.readers.file_type import is_dicom_file, is_nifti, truly
 from data.readers.intensity import Stored, chosen_frame
-from data.readers.medical import read_dicom, read_nifti, refuse_large
+from data.readers.medical import read_dicom, read_nifti
 from data.settings import DataSettings
 from data.text import said
 
@@ -56,8 +56,7 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
     """Return the numbers of a file whose black and white are a question, else an image of mode L or RGB.
 
     Raises:
-        DataError: a file that is missing, no image, or of more pixels than LARGEST_IMAGE, which are counted before
-            it takes memory for them.
+        DataError: a file that is missing, no image, or of more pixels than Pillow opens.
     """
     try:
         if is_dicom_file(file):
@@ -73,11 +72,8 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
         raise
     # A damaged file surfaces as anything, a SyntaxError among others.
     except Exception as error:
-        # Pillow raises OSError as well, but without the system's number.
         reason = said(error)
-        if isinstance(error, OSError) and error.errno is not None:
-            reason = str(error.strerror)
-        elif isinstance(error, UnidentifiedImageError):
+        if isinstance(error, UnidentifiedImageError):
             kind = truly(file) or "of an unknown type"
             rule = f"and must be {', '.join(FORMATS)}, DICOM or NIfTI"
             if kind.endswith("image"):
@@ -89,19 +85,27 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
 def read_with_pil(
     file: Path, stream: BinaryIO, channels: int, settings: DataSettings
 ) -> Stored | Image.Image:
-    """Return what stored_in does, of an image in one of FORMATS. `file` is what a refusal names."""
+    """Return what stored_in does, of an image in one of FORMATS. `file` is what a refusal names.
+
+    It is turned as its Exif or TIFF orientation says.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata beside the pixels
         # Not by its name: Pillow maps such a file into memory, and a TIFF image on its side then comes out garbled.
         with Image.open(stream, formats=FORMATS) as opened:
-            refuse_large(file, opened.width * opened.height)
             # What a camera adds to a JPEG file are previews.
             if settings.frame or opened.format != "MPO":
                 opened.seek(chosen_frame(file, getattr(opened, "n_frames", 1), settings))
-            # A page of TIFF may be larger than the first one.
-            refuse_large(file, opened.width * opened.height)
-            refuse_what_pillow_loses(file, opened)
-            return stored_of_pil(file, opened, channels)
+            tags: Mapping[int, Any] = getattr(opened, "tag_v2", {})  # those of TIFF
+            if opened.mode not in EIGHT_BIT:
+                ImageOps.exif_transpose(opened, in_place=True)
+                return wide_numbers(opened, tags)
+            refuse_what_pillow_loses(file, opened, tags)
+            ImageOps.exif_transpose(opened, in_place=True)
+            # Pillow converts La to LA alone.
+            image = opened.convert("LA") if opened.mode == "La" else opened
+            refuse_picture_in_alpha(file, image)
+            return in_channels(image, channels)
 
 
 def in_channels(image: Image.Image, channels: int) -> Image.Image:
@@ -110,22 +114,8 @@ def in_channels(image: Image.Image, channels: int) -> Image.Image:
     return image.convert("L" if is_grey else "RGB")
 
 
-def stored_of_pil(file: Path, opened: Image.Image, channels: int) -> Stored | Image.Image:
-    """Return an image of any of PIL's modes as L or RGB, or its numbers where they are wider than bytes.
-
-    It is turned as its Exif or TIFF orientation says.
-
-    Raises:
-        DataError: a picture that is in the transparency alone.
-    """
-    ImageOps.exif_transpose(opened, in_place=True)
-    if opened.mode == "La":  # Pillow converts it to LA alone
-        opened = opened.convert("LA")
-    if opened.mode in EIGHT_BIT:
-        refuse_picture_in_alpha(file, opened)
-        return in_channels(opened, channels)
-
-    tags = tiff_tags(opened)
+def wide_numbers(opened: Image.Image, tags: Mapping[int, Any]) -> Stored:
+    """Return the numbers of an image of more than 8 bits."""
     numbers = np.asarray(opened)
     signed = SIGNED in tags.get(ExifTags.Base.SampleFormat, ())
     if numbers.dtype == np.int32 and tags and not signed:
@@ -139,19 +129,13 @@ def stored_of_pil(file: Path, opened: Image.Image, channels: int) -> Stored | Im
     )
 
 
-def tiff_tags(opened: Image.Image) -> Mapping[int, Any]:
-    """Return the tags of a TIFF file's image; none of other formats."""
-    return getattr(opened, "tag_v2", {})
-
-
-def refuse_what_pillow_loses(file: Path, opened: ImageFile.ImageFile) -> None:
+def refuse_what_pillow_loses(
+    file: Path, opened: ImageFile.ImageFile, tags: Mapping[int, Any]
+) -> None:
     """Raise DataError for an image that Pillow reads as bytes and that is none.
 
     These are more than 8 bits in color or beside transparency, and signed bytes.
     """
-    if opened.mode not in EIGHT_BIT:
-        return
-    tags = tiff_tags(opened)
     bits = max(tags.get(ExifTags.Base.BitsPerSample, (8,)))
     # Pillow's own words for how the pixels are stored: such as RGB;16B, and of PPM the largest number.
     codec, _, _, arguments = opened.tile[0] if opened.tile else ("", None, 0, "")

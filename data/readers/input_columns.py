@@ -1,7 +1,6 @@
 """The columns of vectors: their order, by their names, and the medians that fill their gaps."""
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from data.errors import DataError, Remedy
 from data.readers.array_types import Array, Floats, Integers
 from data.readers.image_files import ImageFiles
-from data.readers.rows import DROP_ROWS, FILL_CELLS, cure_of
+from data.readers.rows import cure_of
 from data.readers.splits import Raw, Split
 from data.settings import DataSettings
 
@@ -88,15 +87,14 @@ def filled(raw: Raw, settings: DataSettings) -> Raw:
     if settings.missing != "median" or train_NF is None:
         return raw
     names = column_labels(raw.input_columns, train_NF.shape[1])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy warns of a column of gaps, which is refused here
-        medians_F = np.nanmedian(train_NF.astype(np.float64), axis=0)
-    for name, median in zip(names, medians_F.tolist(), strict=True):
-        if np.isnan(median):
-            rule = "no training row has a number, so there is no median to fill it with"
-            remedy = (cure_of(settings, {}, [name]), " leaves it out")
-            raise DataError(f"column {name}: {rule}", where=raw.train.where, remedy=remedy)
-    splits = raw.splits
+    empty_F = np.isnan(train_NF).all(axis=0)
+    if empty_F.any():
+        name = names[int(empty_F.argmax())]
+        rule = "no training row has a number, so there is no median to fill it with"
+        remedy = (cure_of(settings, {}, [name]), " leaves it out")
+        raise DataError(f"column {name}: {rule}", where=raw.train.where, remedy=remedy)
+    medians_F = np.nanmedian(train_NF.astype(np.float64), axis=0)
+    splits = {**raw.splits}
     gaps_F = np.zeros(len(names), np.int64)
     for key, split in splits.items():
         inputs_NF = vectors_of(split)
@@ -104,13 +102,8 @@ def filled(raw: Raw, settings: DataSettings) -> Raw:
         if inputs_NF is not None and inputs_NF.shape[1:] == medians_F.shape:
             gaps_F += np.isnan(inputs_NF).sum(axis=0)
             splits[key] = replace(split, images=fill(inputs_NF, medians_F))
-    return Raw.of(
-        splits,
-        notes=(*raw.notes, *notes_of_gaps(gaps_F, names)),
-        sites=raw.sites,
-        input_columns=raw.input_columns,
-        medians=tuple(medians_F.tolist()),
-    )
+    notes = (*raw.notes, *notes_of_gaps(gaps_F, names))
+    return replace(raw, splits=splits, notes=notes, medians=tuple(medians_F.tolist()))
 
 
 def fill(inputs_NF: Array, medians_F: NDArray[np.float64]) -> Floats:
@@ -126,41 +119,3 @@ def notes_of_gaps(gaps_F: Integers, names: Sequence[str]) -> list[str]:
     counts = [f"{gaps_F[place]} of {names[place]}" for place in np.flatnonzero(gaps_F).tolist()]
     cells = "1 empty cell" if total == 1 else f"{total} empty cells"
     return [f"missing = median fills {cells}: {', '.join(counts)}"]
-
-
-def rows_without_gaps(
-    inputs_NF: Array,
-    names: Sequence[str],
-    cell: Callable[[int, str], str],
-    where: object,
-    settings: DataSettings,
-    of_table: bool = False,
-) -> tuple[Integers, list[str]]:
-    """Return the vectors that are left, and what is missing in each that `missing = drop` leaves out.
-
-    Args:
-        inputs_NF: The vectors, NaN where a value is missing.
-        names: Of their columns.
-        cell: Returns what a sentence calls the cell of a row and a column, with what it holds.
-        where: The file, for an error.
-        settings: Of these, `missing` counts; under median all vectors are left.
-        of_table: Whether `columns` can leave out a column.
-
-    Raises:
-        DataError: a value is missing, and `missing` is refuse.
-    """
-    gaps_NF = np.isnan(inputs_NF)
-    if settings.missing == "median":
-        gaps_NF = np.zeros_like(gaps_NF)
-    has_gap_N = gaps_NF.any(axis=1)
-    found = []
-    for row in np.flatnonzero(has_gap_N).tolist():
-        name = names[int(gaps_NF[row].argmax())]
-        found.append(f"{cell(row, name)} is a missing value")
-        if settings.missing == "refuse":
-            filling = " fills them with the median of the column's training rows"
-            remedy: Remedy = (DROP_ROWS, " leaves out such rows, ", FILL_CELLS, filling)
-            if of_table and len(names) > 1:
-                remedy = *remedy, ", ", cure_of(settings, {}, [name]), " leaves out the column"
-            raise DataError(found[0], where=where, remedy=remedy)
-    return np.flatnonzero(~has_gap_N), found

@@ -1,6 +1,5 @@
 """The intensity range of images of more than 8 bits: which value is black and which is white."""
 
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +8,6 @@ import numpy as np
 from data.errors import DataError, SetOption
 from data.readers.array_types import Array, Booleans, Floats
 from data.settings import DataSettings
-
-DARK = 0.25
-"""A largest pixel of all images below which wide numbers are asked about: 14 bits in files of 16."""
 
 
 class UnknownRange(DataError):
@@ -100,38 +96,6 @@ def shown(file: Path, stored: Stored, settings: DataSettings) -> Floats:
     if stored.padding is not None:
         grey = np.where(stored.padding, np.float32(0), grey)
     return grey
-
-
-def spread(groups: Sequence[Hashable], most: int) -> list[int]:
-    """Return about so many indices, in order: as many of each group as of any other, at least one, evenly over it.
-
-    All are returned where there are no more.
-    """
-    if len(groups) <= most:
-        return list(range(len(groups)))
-    members: dict[Hashable, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    share = max(1, most // len(members))
-    chosen: list[int] = []
-    for indices in members.values():
-        steps = np.linspace(0, len(indices) - 1, min(share, len(indices)))
-        chosen += [indices[step] for step in steps.round().astype(int)]
-    return sorted(chosen)
-
-
-def nearly_black(where: str, largest: float, high: float) -> DataError:
-    """Return the error for whole numbers on the scale 0..`high` of which the largest is far below it."""
-    white = white_of_bits(largest)
-    return DataError(
-        f"{where} of at most {largest:.10g} on the scale 0..{high:.10g}, nearly black",
-        remedy=(
-            SetOption("pixel-range", f"0,{white}"),
-            f" takes {white} as white, ",
-            SetOption("pixel-range", f"0,{high:.10g}"),
-            " leaves them so dark",
-        ),
-    )
 
 
 def white_of_bits(largest: float) -> int:

@@ -1,21 +1,22 @@
-"""Readers of the official layouts that torchvision does not know; images in folders stay undecoded."""
+"""Readers of the official layouts that torchvision does not know; images in folders stay undecoded.
 
-import math
+ABIDE I is the correlations of windows of each subject's time series, split by subject, from an npz file per site.
+"""
+
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from data.errors import DataError
-from data.extras import needed
+from data.packages import needed
 from data.partitions import generator
-from data.readers.abide import read_site
-from data.readers.array_types import Shape
+from data.readers.array_types import Array, Floats, Integers
 from data.readers.catalog import IMAGENET_LT, KNOWN
 from data.readers.folder import files_of_classes, visible
 from data.readers.image_files import ImageFiles
-from data.readers.npz import refuse_large
-from data.readers.splits import Raw, Split, stratified
+from data.readers.npz import read_arrays
+from data.readers.splits import FOLDS, Raw, Split, stratified
 from data.settings import DataSettings
 from data.text import said
 
@@ -23,10 +24,12 @@ Files = list[tuple[str, int]]
 """Paths, each with its label."""
 Lists = dict[str, Files]
 """By split, paths below the folder of the data set."""
+WINDOW_WIDTH = 32
+"""ABIDE: time points in a window."""
 
 
-def read_layout(name: str, settings: DataSettings, shape: Shape) -> Raw:
-    """Return the data set `name` from its official files below data-root, its images to be brought to `shape`.
+def read_layout(name: str, settings: DataSettings) -> Raw:
+    """Return the data set `name` from its official files below data-root, its images to be of `input-shape`.
 
     Raises:
         DataError: a file that is missing or cannot be read, said in one sentence.
@@ -41,14 +44,16 @@ def read_layout(name: str, settings: DataSettings, shape: Shape) -> Raw:
         folder_name, list_files = LISTS[layout]
         folder = root / folder_name
         splits = {}
-        for key, files in list_files(folder, name, settings).items():
+        for key, files in list_files(folder, name).items():
             if not files:
                 rule = f"no image of a class that is asked for in {key}"
                 raise DataError(rule, where=folder)
             paths, labels = zip(*files, strict=True)
-            images = ImageFiles.of(folder, paths, shape, settings, central=name == IMAGENET_LT)
+            images = ImageFiles.of(
+                folder, paths, settings.shape, settings, central=name == IMAGENET_LT
+            )
             splits[key] = Split(images, np.array(labels, np.int64), str(folder), key)
-        return Raw.of(splits)
+        return Raw(splits)
     except DataError:
         raise
     except Exception as error:  # a damaged file surfaces as anything
@@ -62,31 +67,105 @@ def read_layout(name: str, settings: DataSettings, shape: Shape) -> Raw:
 def mat(root: Path, name: str) -> Raw:
     """Return X (32, 32, 3, N) and y (N, 1) of two MATLAB files; SVHN's label 10 is the digit 0."""
     matlab = needed("scipy.io", "simulation", f"dataset = {name}")
-    splits = []
+    splits = {}
     for key, file_name in zip(("train", "test"), KNOWN[name].files, strict=True):
         file = root / file_name
-        sizes = {}
-        for array, shape, dtype in matlab.whosmat(file):  # the heads alone
-            if array in ("X", "y"):
-                sizes[array] = math.prod(shape) * np.dtype(dtype).itemsize
-        refuse_large(file, sizes)
         arrays = matlab.loadmat(file, variable_names=["X", "y"])
         labels = arrays["y"].ravel().astype(np.int64)
         images = np.moveaxis(arrays["X"], -1, 0)
-        splits.append(Split(images, np.where(labels == 10, 0, labels), str(file), key))
-    return Raw(*splits)
+        splits[key] = Split(images, np.where(labels == 10, 0, labels), str(file), key)
+    return Raw(splits)
+
+
+def read_site(file: Path, settings: DataSettings) -> Raw:
+    """Return the windows of one site's subjects. The fifth that test-fold names tests, no subject is on both sides.
+
+    The file has `ts` (sum of lengths, regions), the series of one subject after the other, and `length` and `label`
+    (subjects,), 1 for autism.
+
+    Raises:
+        DataError: arrays that are missing or do not fit each other, or a subject with less than one window.
+    """
+    arrays = read_arrays(file, ("ts", "length", "label"))
+    series = arrays["ts"]
+    length_S, label_S = arrays["length"].astype(np.int64), arrays["label"].astype(np.int64)
+    subjects = length_S.size
+    is_one_each = length_S.shape == label_S.shape == (subjects,)
+    rule = ""
+    if series.ndim != 2 or not subjects or not is_one_each or length_S.sum() != len(series):
+        shapes = f"ts {series.shape}, length {length_S.shape} and label {label_S.shape}"
+        rule = f"{shapes} do not fit: ts must be (sum of length, regions)"
+    elif length_S.min() < WINDOW_WIDTH:
+        rule = f"subject {int(np.argmin(length_S))} has less than {WINDOW_WIDTH} time points"
+    # NaN would correlate with nothing, as a constant region does, and a label of 0.5 would become 0.
+    elif not np.isfinite(series).all() or (label_S != arrays["label"]).any():
+        rule = "ts must be finite, and label whole numbers"
+    if rule:
+        raise DataError(rule, where=file)
+
+    windows_S = [
+        window_correlations(of_subject, WINDOW_WIDTH, settings.window_stride)
+        for of_subject in np.split(series, np.cumsum(length_S)[:-1])
+    ]
+    tested = folds(label_S, file.stem)[settings.test_fold]
+    trained = np.setdiff1d(np.arange(subjects), tested)
+    if not len(tested) or not len(trained):
+        rule = f"test-fold = {settings.test_fold} of {subjects} subjects leaves none to train or none to test"
+        raise DataError(rule, where=file)
+    splits = {}
+    for key, chosen in (("train", trained), ("test", tested)):
+        windows = [windows_S[subject] for subject in chosen]
+        subject_N = np.repeat(chosen, list(map(len, windows)))
+        splits[key] = Split(
+            images=np.concatenate(windows),
+            labels=label_S[subject_N],
+            where=str(file),
+            key=key,
+            subjects=subject_N,
+            tested_as_one=True,  # by all windows of a subject together
+        )
+    return Raw(splits)
+
+
+def folds(labels: Integers, name: str) -> list[Integers]:
+    """Return the subjects in five parts with nearly equal shares of each label; part of the data, so no run's seed."""
+    draws = generator(0, f"abide {name}: folds")
+    order = np.concatenate(
+        [draws.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+    )
+    # Every fifth of an order that goes label by label has its share of each label.
+    return [np.sort(order[fold::FOLDS]) for fold in range(FOLDS)]
+
+
+def window_correlations(series: Array, width: int, stride: int) -> Floats:
+    """Return (W, R (R - 1) / 2): Fisher's z of the regions' correlations in each window of `width` time points.
+
+    A region that is constant in a window correlates with nothing there; |r| is kept below 1 - 1e-6, so z is finite.
+    """
+    every_window = np.lib.stride_tricks.sliding_window_view(
+        series.astype(np.float64), width, axis=0
+    )
+    windows = every_window[::stride]
+    centered = windows - windows.mean(axis=2, keepdims=True)
+    norms = np.sqrt((centered**2).sum(axis=2, keepdims=True))
+    unit = np.divide(centered, norms, out=np.zeros_like(centered), where=norms > 1e-12)
+    upper = np.triu_indices(series.shape[1], k=1)
+    correlations = np.stack([(window @ window.T)[upper] for window in unit])
+    inside = np.clip(correlations, -1 + 1e-6, 1 - 1e-6)
+    fisher_z: Floats = np.arctanh(inside).astype(np.float32)
+    return fisher_z
 
 
 # ---- lists of images -------------------------------------------------------------------------------------------------
 
 
-def cinic(folder: Path, name: str, settings: DataSettings) -> Lists:
+def cinic(folder: Path, name: str) -> Lists:
     """List train/CLASS/*, valid/CLASS/*, test/CLASS/*; valid is training data too, as in FedMA."""
     train, valid, test = (of_folders(folder, part, name) for part in ("train", "valid", "test"))
     return {"train": train + valid, "test": test}
 
 
-def tiny_imagenet(folder: Path, name: str, settings: DataSettings) -> Lists:
+def tiny_imagenet(folder: Path, name: str) -> Lists:
     """List train/WNID/images/* and, as test data, val/images/* with the classes of val_annotations.txt.
 
     Classes are numbered by their sorted WordNet ids; the official test images have no labels.
@@ -103,7 +182,7 @@ def tiny_imagenet(folder: Path, name: str, settings: DataSettings) -> Lists:
     return {"train": train, "test": test}
 
 
-def domain(folder: Path, name: str, settings: DataSettings) -> Lists:
+def domain(folder: Path, name: str) -> Lists:
     """List DOMAIN/CLASS/*, split 80 to 20 by class as for FedBN (Li et al., 2021), without the authors' lists."""
     files = of_folders(folder, Path(KNOWN[name].files[0]).parent.name, name)
     labels_N = np.array([label for _, label in files], np.int64)
@@ -113,7 +192,7 @@ def domain(folder: Path, name: str, settings: DataSettings) -> Lists:
     return lists
 
 
-def domainnet(folder: Path, name: str, settings: DataSettings) -> Lists:
+def domainnet(folder: Path, name: str) -> Lists:
     """List DOMAIN/CLASS/* of FedBN's ten classes, split by DOMAIN_train.txt and DOMAIN_test.txt.
 
     The training images are shuffled once, so that a recipe can take the first ones.
@@ -132,7 +211,7 @@ def domainnet(folder: Path, name: str, settings: DataSettings) -> Lists:
     return lists
 
 
-def mnist_m(folder: Path, name: str, settings: DataSettings) -> Lists:
+def mnist_m(folder: Path, name: str) -> Lists:
     """List mnist_m_{train,test}/*.png by mnist_m_{train,test}_labels.txt, whose lines are a file's name and a digit."""
     lists: Lists = {}
     for key in ("train", "test"):
@@ -141,7 +220,7 @@ def mnist_m(folder: Path, name: str, settings: DataSettings) -> Lists:
     return lists
 
 
-def imagenet_lt(folder: Path, name: str, settings: DataSettings) -> Lists:
+def imagenet_lt(folder: Path, name: str) -> Lists:
     """List ImageNet_LT_{train,val,test}.txt, whose lines are a path below data-root/ImageNet and a label."""
     lists: Lists = {}
     for key in ("train", "test", "val"):
@@ -175,7 +254,7 @@ def _files_and_labels(file: Path) -> Files:
     return [(path, int(label)) for path, label in pairs]
 
 
-LISTS: dict[str, tuple[str, Callable[[Path, str, DataSettings], Lists]]] = {
+LISTS: dict[str, tuple[str, Callable[[Path, str], Lists]]] = {
     "cinic": ("CINIC-10", cinic),
     "tiny-imagenet": ("tiny-imagenet-200", tiny_imagenet),
     "office": ("office_caltech_10", domain),

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError, SetOption
-from data.extras import needed
+from data.packages import needed
 from data.readers.array_types import Array, Booleans, Bytes, Floats
 from data.readers.intensity import Stored, chosen_frame
-from data.settings import LARGEST_IMAGE, DataSettings
+from data.settings import DataSettings
 
 MONOCHROME = ("MONOCHROME1", "MONOCHROME2")
 COLOR = ("RGB", "PALETTE COLOR", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
@@ -48,7 +48,6 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | By
         rows, columns = data.get("Rows"), data.get("Columns")
         if not rows or not columns or "PixelData" not in data:
             raise DataError("is a DICOM file without an image (PixelData)", where=file)
-        refuse_large(file, rows * columns)
         photometric = text_of(data, "PhotometricInterpretation")
         if photometric not in MONOCHROME + COLOR:
             rule = f"must be one of {', '.join(MONOCHROME + COLOR)}"
@@ -93,12 +92,6 @@ def complete(data: Any, frame: int) -> None:
     for name, usual in RESCALE.items():
         if data.get(name) in (None, ""):
             setattr(data, name, usual)
-
-
-def refuse_large(file: Path, pixels: int) -> None:
-    """Raise DataError for an image of more pixels than LARGEST_IMAGE, before it takes memory."""
-    if pixels > LARGEST_IMAGE:
-        raise DataError(f"is an image of more than {LARGEST_IMAGE} pixels", where=file)
 
 
 def color_of(file: Path, data: Any, frame: int) -> Bytes:
@@ -268,7 +261,6 @@ def read_nifti(file: Path, settings: DataSettings) -> Stored:
     through = max(flat, default=2)
     axis = by_axis.index(through)
     count = lengths[axis]
-    refuse_large(file, math.prod(lengths[:3]) // count)
     place = chosen_frame(file, count, settings)
     if orientation[axis, 1] < 0:
         place = count - 1 - place

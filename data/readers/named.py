@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError
-from data.extras import needed
+from data.packages import needed
 from data.partitions import generator
 from data.readers.catalog import FAMILIES, KNOWN
 from data.readers.image_files import ImageFiles
@@ -64,8 +64,8 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
     raise DataError(f"{name} is not there; looked for {looked_for}; {way}", where=str(root))
 
 
-def read_named(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
-    """Return the named data set as stored on disk; images in folders, undecoded, will have `shape`.
+def read_named(name: str, settings: DataSettings) -> Raw:
+    """Return the named data set as stored on disk; images in folders stay undecoded.
 
     Raises:
         DataError: a file is missing or cannot be read, or a download failed.
@@ -80,13 +80,13 @@ def read_named(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Raw
         if not files and known.torchvision_class:
             for key in ("train", "test"):
                 _through_torchvision(name, settings, split=key)
-        return read_layout(name, settings, shape)
-    splits = []
+        return read_layout(name, settings)
+    splits = {}
     for key in ("train", "test"):
         source = _through_torchvision(name, settings, train=key == "train")
         images, labels = np.asarray(source.data), np.asarray(source.targets)
-        splits.append(Split(images, labels, str(Path(settings.data_root).expanduser()), key))
-    return Raw(*splits)
+        splits[key] = Split(images, labels, str(Path(settings.data_root).expanduser()), key)
+    return Raw(splits)
 
 
 def _through_torchvision(name: str, settings: DataSettings, **split: Any) -> Any:
@@ -115,13 +115,16 @@ def read_digits(name: str) -> Raw:
     everything = Split(images_NHW, labels_N, "scikit-learn's digits", "train")
     tests = of_each_digit(labels_N, "digits: test split", 0, TEST_OF_EACH_DIGIT)
     trained = np.setdiff1d(np.arange(len(labels_N)), tests)
-    splits = [everything.take(trained, "train"), everything.take(tests, "test")]
+    splits = {"train": everything.take(trained, "train"), "test": everything.take(tests, "test")}
     _, _, kind = name.partition("-")
-    if kind == "3-8":
-        splits = [threes_and_eights(split) for split in splits]
-    elif kind:
-        splits = [scanned(split, kind) for split in splits]
-    return Raw(*splits)
+    for key, split in splits.items():
+        if kind == "3-8":
+            chosen = np.flatnonzero(np.isin(split.labels, (3, 8)))
+            is_eight = split.labels[chosen] == 8
+            splits[key] = replace(split.take(chosen, key), labels=is_eight.astype(np.int64))
+        elif kind:
+            splits[key] = scanned(split, kind)
+    return Raw(splits)
 
 
 def of_each_digit(
@@ -134,13 +137,6 @@ def of_each_digit(
         shuffled = draws.permutation(np.flatnonzero(labels_N == label))
         pieces.append(shuffled[start : start + count])
     return np.sort(np.concatenate(pieces))
-
-
-def threes_and_eights(split: Split) -> Split:
-    """Return these two classes alone, as 0 and 1."""
-    chosen = np.flatnonzero(np.isin(split.labels, (3, 8)))
-    is_eight = split.labels[chosen] == 8
-    return replace(split.take(chosen, split.key), labels=is_eight.astype(np.int64))
 
 
 def scanned(split: Split, scanner: str) -> Split:
@@ -188,9 +184,10 @@ def fedbn(raws: list[Raw], family: str) -> list[Raw]:
     cut = []
     for raw in raws:
         order = np.arange(len(raw.train.labels))
-        train = raw.train.take(order[:train_size], "train")
-        val = raw.train.take(order[-val_size:], "val") if val_size else None
-        cut.append(Raw(train, raw.test, val))
+        splits = {"train": raw.train.take(order[:train_size], "train"), "test": raw.test}
+        if val_size:
+            splits["val"] = raw.train.take(order[-val_size:], "val")
+        cut.append(Raw(splits))
     return cut
 
 
@@ -203,4 +200,4 @@ def _resplit(raw: Raw) -> Raw:
     if isinstance(first, ImageFiles) or isinstance(second, ImageFiles):
         raise DataError("recipe fedbn needs arrays here, not image files", where=where)
     pooled = Split(np.concatenate([first, second]), labels, where, "train")
-    return Raw(pooled.take(train, "train"), pooled.take(test, "test"))
+    return Raw({"train": pooled.take(train, "train"), "test": pooled.take(test, "test")})

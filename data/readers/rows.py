@@ -12,7 +12,7 @@ import numpy as np
 
 from data.errors import DataError, Remedy, SetOption, either
 from data.readers.file_type import truly
-from data.settings import IGNORE, LARGEST_UNPACKED, ROLES, DataSettings
+from data.settings import IGNORE, ROLES, DataSettings
 from data.text import finite_number, is_whole, name_list, printable, said
 
 LABEL = "label"
@@ -47,7 +47,6 @@ SWAPPED = str.maketrans(",.", ".,")
 SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas"}
 """What may separate the columns. The first that the header holds does: a name with a comma is likelier than one with a
 semicolon."""
-MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -87,13 +86,11 @@ def read_table(path: Path, most: int | None = None) -> Table:
         most: Read no more than so many rows, of which the first that is not empty is the header.
 
     Raises:
-        DataError: there is no such file, it is too large or no such text, a column has no name or another's, or a row
+        DataError: there is no such file, it is no such text, a column has no name or another's, or a row
             has not one cell per column.
     """
     if not path.is_file():
         raise DataError("there is no such file", where=path)
-    if path.stat().st_size > LARGEST_UNPACKED:
-        raise DataError(f"must be at most {LARGEST_UNPACKED // MIB} MiB large", where=path)
     try:
         rows, separator = _rows_in(path, most)
     except (csv.Error, UnicodeError) as error:
@@ -292,13 +289,8 @@ def cure_of(
     return SetOption("columns", name_list(parts))
 
 
-def all_together(settings: DataSettings) -> Remedy:
-    """Return what to do where the data's own splits do not say who tests."""
-    return cure_of(settings, {"split": ""}), " puts all together, and a fifth is for testing"
-
-
 def roles_of(where: str, header: Sequence[str], settings: DataSettings) -> dict[str, str]:
-    """Return the columns' names by role: by `columns`, then by the roles' own names.
+    """Return the columns' names by role: by `columns`, then by the roles' own names. A column subject is the patient.
 
     Raises:
         DataError: a column that is not there, or none or two that may be the label.
@@ -310,26 +302,29 @@ def roles_of(where: str, header: Sequence[str], settings: DataSettings) -> dict[
             rule = f"columns = {settings.columns!r}: there is no column {name!r}, only {shown}"
             raise DataError(rule, where=where)
     roles = {role: stated.get(role, role) for role in (*stated, *ROLES)}
+    if roles["patient"] not in header and "patient" not in stated:
+        roles["patient"] = "subject"
     roles = {role: name for role, name in roles.items() if name in header and name not in ignored}
     if stated.get(LABEL):
         return roles
 
-    others = {*header}.difference(ignored, (name for role, name in roles.items() if role != LABEL))
-    alike = [name for name in header if name in others and name.lower() in LIKE_LABELS]
-    if len(alike) > 1 and "x" in map(str.lower, others):
+    taken = {*ignored, *(name for role, name in roles.items() if role != LABEL)}
+    others = [name for name in header if name not in taken]
+    alike = [name for name in others if name.lower() in LIKE_LABELS]
+    if len(alike) > 1 and any(name.lower() == "x" for name in others):
         alike = [name for name in alike if name.lower() != "y"]  # it is a coordinate
-    ways = [cure_of(settings, {LABEL: name}) for name in alike]
     if len(alike) > 1:
         rule = f"columns {' and '.join(alike)} both look like the label"
+        ways = [cure_of(settings, {LABEL: name}) for name in alike]
         raise DataError(rule, where=where, remedy=either(ways))
     if LABEL not in roles:
         unknown = replace(cure_of(settings, {LABEL: "NAME"}), is_example=True)
-        remedy = ("if that is it: ", ways[0]) if ways else ("say which it is: ", unknown)
-        likely = likely_roles([name for name in header if name in others], roles)
-        if ways and likely:
-            meanings = {LABEL: alike[0], **likely}
-            said_so = " and ".join(f"{name} is the {role}" for role, name in meanings.items())
-            remedy = (f"if {said_so}: ", cure_of(settings, meanings))
+        remedy: Remedy = ("say which it is: ", unknown)
+        if alike:
+            meanings = {LABEL: alike[0], **likely_roles(others, roles)}
+            is_role = [f"{name} is the {role}" for role, name in meanings.items()]
+            supposed = " and ".join(is_role) if len(is_role) > 1 else "that is it"
+            remedy = (f"if {supposed}: ", cure_of(settings, meanings))
         raise DataError(f"there is no column {LABEL!r}, only {shown}", where=where, remedy=remedy)
     return roles
 

@@ -8,34 +8,31 @@ from pathlib import Path
 
 import numpy as np
 
-from data.errors import DataError, Remedy, SetOption
+from data.errors import DataError, Remedy
 from data.files import FileStamp, stamp_of
 from data.readers.array_types import Floats
 from data.readers.dicom_headers import with_origins
 from data.readers.image_files import ANY_SIZE, ImageFiles
-from data.readers.input_columns import notes_of_gaps, rows_without_gaps
+from data.readers.input_columns import notes_of_gaps
 from data.readers.rows import (
-    LABEL,
+    DROP_ROWS,
+    FILL_CELLS,
     Table,
-    check_labels,
-    classes_of,
     complete_rows,
     cure_of,
     decimal_mark,
-    left_out,
     likely_roles,
-    names_of_classes,
     number_in,
     read_table,
     role_like,
     roles_of,
 )
-from data.readers.splits import Manifest
+from data.readers.splits import Manifest, manifest_of_rows
 from data.settings import DataSettings
 
 INPUT, IGNORED = "input", "ignored"
 """What `columns_of` calls columns without a role."""
-OF_READING = ("classes", "columns", "missing", "outside_folder")
+OF_READING = ("classes", "columns", "missing")
 """The settings that change what a scan finds."""
 HEADER_ROWS = 20
 """Rows among which the header is looked for: those before it are empty."""
@@ -93,8 +90,13 @@ def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
     rows, dropped = complete_rows(str(path), cells, names, row_of, settings)
     inputs: ImageFiles | Floats
     if "path" in roles:
-        files = checked_paths(table, cells.pop("path"), rows, settings)
-        _refuse_repeated(table, files, rows)
+        files = checked_paths(table, cells.pop("path"), rows)
+        row_of_file: dict[str, int] = {}
+        for row, file in zip(rows, files, strict=True):
+            first = row_of_file.setdefault(file, row)
+            if first != row:  # one of them might train and the other test
+                rule = f"{file} is the file of {row_of(first)} too"
+                raise DataError(rule, where=f"{path}: {row_of(row)}")
         inputs, others = ImageFiles.of(path.parent, files, ANY_SIZE, settings), ()
     elif others:
         inputs, rows, gaps = read_numbers(table, others, rows, settings, roles)
@@ -103,15 +105,8 @@ def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
         rule = f"there is no column of numbers beside {', '.join(roles.values())}"
         raise DataError(rule, where=path)
     columns = {role: [texts[row] for row in rows] for role, texts in cells.items()}
-    check_labels(str(path), names[LABEL], columns[LABEL], names_of_classes(settings))
-    return Manifest(
-        where=str(path),
-        inputs=inputs,
-        columns=columns,
-        names=names,
-        classes=classes_of(columns[LABEL]),
-        notes=(*left_out(dropped), *table.notes),
-        input_columns=others,
+    return manifest_of_rows(
+        str(path), inputs, columns, names, settings, dropped, table.notes, input_columns=others
     )
 
 
@@ -124,17 +119,15 @@ def questions(path: Path, manifest: Manifest, settings: DataSettings) -> list[Re
     likely = likely_roles(others, roles)
     inputs = manifest.inputs
     if isinstance(inputs, ImageFiles):
-        notes: list[Remedy] = []
-        if others:
-            meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
-            cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
-            notes.append((f"columns that are not used: {', '.join(others)}", *cure))
-        return notes
-    notes = [*notes_of_gaps(np.isnan(inputs).sum(axis=0), others)]
-    ids = []
-    for column in columns_of(path, settings):
-        if column.role == INPUT and column.counts_rows and column.name not in likely.values():
-            ids.append(column.name)
+        meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
+        cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
+        return [(f"columns that are not used: {', '.join(others)}", *cure)] if others else []
+    notes: list[Remedy] = [*notes_of_gaps(np.isnan(inputs).sum(axis=0), others)]
+    ids = [
+        column.name
+        for column in columns_of(path, settings)
+        if column.role == INPUT and column.counts_rows and column.name not in likely.values()
+    ]
     if ids and len(ids) < len(others):
         what = f"{', '.join(ids)}: another number in every row; if that is an id, leave it out: "
         notes.append((what, cure_of(settings, {}, ids)))
@@ -171,20 +164,30 @@ def read_numbers(
     mark = decimal_mark(table, inputs)
     numbers_NF = np.empty((len(rows), len(inputs)), np.float32)
     for place, name in enumerate(inputs):
-        cells = [table.columns[name][row] for row in rows]
-        numbers = [number_in(cell, mark) for cell in cells]
+        numbers = [number_in(table.columns[name][row], mark) for row in rows]
         if None in numbers:
             row = rows[numbers.index(None)]
             rule = f"{table.place(row, name)}: must be a finite number"
             remedy = _remedy_for(table, row, name, inputs, settings, roles)
             raise DataError(rule, where=table.path, remedy=remedy)
         numbers_NF[:, place] = np.array(numbers, np.float64)
+    if settings.missing == "median":
+        return numbers_NF, [*rows], []
 
-    def cell(place: int, name: str) -> str:
-        return table.place(rows[place], name)
-
-    kept, found = rows_without_gaps(numbers_NF, inputs, cell, table.path, settings, of_table=True)
-    return numbers_NF[kept], [rows[place] for place in kept.tolist()], found
+    gaps_NF = np.isnan(numbers_NF)
+    has_gap_N = gaps_NF.any(axis=1)
+    dropped = []
+    for place in np.flatnonzero(has_gap_N).tolist():
+        name = inputs[int(gaps_NF[place].argmax())]
+        dropped.append(f"{table.place(rows[place], name)} is a missing value")
+        if settings.missing == "refuse":
+            filling = " fills them with the median of the column's training rows"
+            remedy = (DROP_ROWS, " leaves out such rows, ", FILL_CELLS, filling)
+            if len(inputs) > 1:
+                remedy = *remedy, ", ", cure_of(settings, {}, [name]), " leaves out the column"
+            raise DataError(dropped[0], where=table.path, remedy=remedy)
+    kept = np.flatnonzero(~has_gap_N)
+    return numbers_NF[kept], [rows[place] for place in kept.tolist()], dropped
 
 
 def _remedy_for(
@@ -220,52 +223,42 @@ class ColumnSummary:
     name: str
     role: str
     """One of ROLES, input or ignored."""
-    texts: Sequence[str]
-    """Its cells without the missing ones."""
-    numbers: Sequence[float]
-    """Those of them that are numbers."""
+    type: str
+    """numbers, numbers and text, text, or empty."""
+    range: str
+    """Least and largest number, or how many different texts there are."""
     missing: int
     """Cells that are missing values."""
-
-    @property
-    def is_text(self) -> bool:
-        """Whether most of its cells are text: of others a cell may be mistyped."""
-        return 2 * len(self.numbers) < len(self.texts)
-
-    @property
-    def counts_rows(self) -> bool:
-        """Whether every row has another whole number, as a column of ids has."""
-        every_row = not self.missing and FEWEST_IDS <= len(self.texts) == len(set(self.numbers))
-        return every_row and all(map(float.is_integer, self.numbers))
-
-    @property
-    def type(self) -> str:
-        """numbers, numbers and text, text, or empty."""
-        if not self.texts:
-            return "empty"
-        if len(self.numbers) < len(self.texts):
-            return "numbers and text" if self.numbers else "text"
-        return "numbers"
-
-    @property
-    def range(self) -> str:
-        """Least and largest number, or how many different texts there are."""
-        if len(self.numbers) < len(self.texts):
-            return f"{len(set(self.texts))} different"
-        return f"{min(self.numbers):.6g}..{max(self.numbers):.6g}" if self.numbers else ""
+    is_text: bool
+    """Whether most of its cells are text: of others a cell may be mistyped."""
+    counts_rows: bool
+    """Whether every row has another whole number, as a column of ids has."""
 
 
 def summary_of(table: Table, name: str, role: str) -> ColumnSummary:
     """Return what a column holds."""
     mark = decimal_mark(table, [name])
-    texts, numbers = [], []
-    for cell in table.columns[name]:
-        number = number_in(cell, mark)
-        if number is None or not math.isnan(number):
-            texts.append(cell)
-        if number is not None and not math.isnan(number):
-            numbers.append(number)
-    return ColumnSummary(name, role, texts, numbers, len(table.lines) - len(texts))
+    read = {cell: number_in(cell, mark) for cell in {*table.columns[name]}}
+    # A missing value is NaN, and no other number is.
+    texts = [cell for cell in table.columns[name] if not math.isnan(read[cell] or 0.0)]
+    numbers = [number for cell in texts if (number := read[cell]) is not None]
+    kind, shown = "empty", ""
+    if len(numbers) < len(texts):
+        kind = "numbers and text" if numbers else "text"
+        shown = f"{len(set(texts))} different"
+    elif numbers:
+        kind, shown = "numbers", f"{min(numbers):.6g}..{max(numbers):.6g}"
+    missing = len(table.lines) - len(texts)
+    every_row = not missing and FEWEST_IDS <= len(texts) == len(set(numbers))
+    return ColumnSummary(
+        name,
+        role,
+        kind,
+        shown,
+        missing,
+        is_text=2 * len(numbers) < len(texts),
+        counts_rows=every_row and all(map(float.is_integer, numbers)),
+    )
 
 
 def columns_of(path: Path, settings: DataSettings) -> list[ColumnSummary]:
@@ -282,39 +275,21 @@ def columns_of(path: Path, settings: DataSettings) -> list[ColumnSummary]:
 # ---- paths -----------------------------------------------------------------------------------------------------------
 
 
-def checked_paths(
-    table: Table, cells: Sequence[str], rows: Sequence[int], settings: DataSettings
-) -> list[str]:
-    """Return the paths of some rows, relative to the table's folder.
+def checked_paths(table: Table, cells: Sequence[str], rows: Sequence[int]) -> list[str]:
+    """Return the paths of some rows: relative to the table's folder, or absolute.
 
     Raises:
-        DataError: a file does not exist, or is outside the folder and outside-folder is false.
+        DataError: a file does not exist.
     """
     root = table.path.parent.resolve()
     names = []
     for place in rows:
-        where = f"{table.path}: row {table.lines[place]}"
         cell = cells[place]
-        shown = repr(cell[:200])
-        if "\0" in cell:
-            raise DataError(f"{shown}: no path holds such a character", where=where)
         # The table may have been written on Windows.
         name = cell if (root / cell).exists() else cell.replace("\\", "/")
-        if not settings.outside_folder and not (root / name).resolve().is_relative_to(root):
-            remedy = (SetOption("outside-folder", "true"), " allows that")
-            raise DataError(f"{shown} leads out of the table's folder", where=where, remedy=remedy)
-        if not (root / name).is_file():
-            raise DataError(f"{shown}: there is no such file below {root}", where=where)
+        # No file's name holds a NUL, which some calls of the system raise ValueError for.
+        if "\0" in cell or not (root / name).is_file():
+            rule = f"{cell[:200]!r}: there is no such file below {root}"
+            raise DataError(rule, where=f"{table.path}: row {table.lines[place]}")
         names.append(name)
     return names
-
-
-def _refuse_repeated(table: Table, files: Sequence[str], rows: Sequence[int]) -> None:
-    """Raise DataError for a file in two rows, one of which might train and the other test."""
-    line_of_file: dict[str, int] = {}
-    for name, place in zip(files, rows, strict=True):
-        line = table.lines[place]
-        first = line_of_file.setdefault(name, line)
-        if first != line:
-            where = f"{table.path}: row {line}"
-            raise DataError(f"{name} is the file of row {first} too", where=where)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from data.errors import DataError, Remedy, SetOption, either
-from data.readers import folder, huggingface, medmnist, npz, tables
-from data.readers.array_types import Shape
+from data.readers import folder, huggingface, npz, tables
 from data.readers.catalog import NOT_SAVED, domain_names, is_own, labels_file, members, own_path
 from data.readers.image_files import ImageFiles, shape_of
 from data.readers.input_columns import filled
@@ -34,8 +35,16 @@ def kind_of_path(path: Path) -> str:
 
 
 def kind_and_path(name: str, settings: DataSettings) -> tuple[str, Path]:
-    """Return KIND and PATH of KIND:PATH; a relative path is below data-root, if that is set."""
-    return name.split(":", 1)[0], own_path(name, settings.data_root)
+    """Return KIND and PATH of KIND:PATH; a relative path is below data-root, if that is set.
+
+    That of medmnist:NAME is NAME.npz in data-root, or where the package medmnist keeps what it downloads.
+    """
+    kind, path = name.split(":", 1)[0], own_path(name, settings.data_root)
+    if kind == "medmnist":
+        in_data_root = path.with_name(f"{path.name}.npz")
+        of_package = Path("~/.medmnist").expanduser() / in_data_root.name
+        path = of_package if of_package.is_file() and not in_data_root.is_file() else in_data_root
+    return kind, path
 
 
 def path_of(name: str, settings: DataSettings) -> Path:
@@ -43,26 +52,22 @@ def path_of(name: str, settings: DataSettings) -> Path:
     return kind_and_path(name, settings)[1]
 
 
-def read_own(name: str, classes: tuple[str, ...], shape: Shape, settings: DataSettings) -> Raw:
+def read_own(name: str, settings: DataSettings) -> Raw:
     """Return the data of KIND:PATH. Raises DataError, one sentence, for what cannot be trained on."""
     kind, path = kind_and_path(name, settings)
-    if kind == "medmnist":
-        path = medmnist.fetched(path, settings)
     if kind not in SCANS:
         return npz.read_npz(path, settings)
-    return filled(divided(SCANS[kind](path, settings), classes, shape, settings), settings)
+    return filled(divided(SCANS[kind](path, settings), settings), settings)
 
 
 def files_of_own(name: str, settings: DataSettings) -> list[Path]:
     """Return the files that KIND:PATH depends on. Raises DataError where they are not there."""
     kind, path = kind_and_path(name, settings)
-    if kind == "medmnist":
-        return medmnist.files(path, settings)
     if kind == "csv" and "path" in tables.roles_in(path, settings)[0]:
         inputs = tables.scan(path, settings).inputs
         assert isinstance(inputs, ImageFiles)
         return [path, *inputs.paths]
-    if kind in ("csv", "npz"):
+    if kind in ("csv", "npz", "medmnist"):
         return [existing(path)]
     if not path.is_dir():
         raise DataError(NOT_SAVED if kind == "hf" else "there is no such folder", where=path)
@@ -94,8 +99,9 @@ def sites_of(name: str, settings: DataSettings) -> tuple[str, ...]:
 def input_columns(name: str, settings: DataSettings) -> tuple[str, ...]:
     """Return the names of the vectors' columns in file order; empty for images and without names. Raises DataError."""
     kind, path = kind_and_path(name, settings)
-    readers = {"csv": tables.input_columns, "npz": npz.input_columns}
-    return readers[kind](path, settings) if kind in readers else ()
+    if kind == "csv":
+        return tables.input_columns(path, settings)
+    return npz.input_columns(path) if kind == "npz" else ()
 
 
 # ---- proposed settings -----------------------------------------------------------------------------------------------
@@ -107,52 +113,61 @@ def guess_settings(dataset: str, settings: DataSettings) -> Guess:
     Raises:
         DataError: the cause if none fits, with the settings to choose from where members differ.
     """
-    guesses = {name: _guess(name, settings) for name in members(dataset) if is_own(name)}
+    names = tuple(filter(is_own, members(dataset)))
+    guesses = [_guess(name, settings) for name in names]
     if len(guesses) == 1:
-        return next(iter(guesses.values()))
-    shapes = list(dict.fromkeys(guess.settings["input-shape"] for guess in guesses.values()))
+        return guesses[0]
+    shapes = list(dict.fromkeys(guess.settings["input-shape"] for guess in guesses))
     if len(shapes) > 1 and not settings.input_shape:
         rule = f"the members are of input-shape {', '.join(shapes)}: must be brought to one"
         ways = either([SetOption("input-shape", shape) for shape in shapes])
         raise DataError(rule, where=dataset, remedy=ways)
-    classes = settings.classes or _all_classes(dataset, guesses)
+    by_member = {
+        name: guess.settings["classes"] for name, guess in zip(names, guesses, strict=True)
+    }
+    classes = settings.classes or _all_classes(dataset, by_member)
 
-    said_by: dict[Remedy, list[str]] = {}
-    for name, guess in zip(domain_names(tuple(guesses)), guesses.values(), strict=True):
+    of_all = [note for note in guesses[0].notes if all(note in guess.notes for guess in guesses)]
+    notes: list[Remedy] = [*of_all]
+    for name, guess in zip(domain_names(names), guesses, strict=True):
         for note in guess.notes:
-            said_by.setdefault(note, []).append(name)
-    notes: list[Remedy] = []
-    for note, names in said_by.items():
-        parts = (note,) if isinstance(note, str) else note
-        of_all = len(names) == len(guesses)
-        notes.append(note if of_all else (f"{', '.join(names)}: ", *parts))
+            if note not in of_all:
+                parts = (note,) if isinstance(note, str) else note
+                notes.append((f"{name}: ", *parts))
     return Guess({"classes": classes, "input-shape": shapes[0]}, tuple(notes))
 
 
 def _guess(name: str, settings: DataSettings) -> Guess:
     """Propose the settings of one KIND:PATH. Raises DataError."""
     kind, path = kind_and_path(name, settings)
-    if kind == "npz":
-        return npz.guess_settings(path, settings)
-    if kind == "medmnist":
-        names = medmnist.class_names(path)
-        return npz.guess_settings(medmnist.fetched(path, settings), settings, names)
+    if kind not in SCANS:
+        names = medmnist_classes(path) if kind == "medmnist" else ()
+        return npz.guess_settings(path, settings, names)
     manifest = SCANS[kind](path, settings)
     inputs = manifest.inputs
     notes: list[Remedy] = [*manifest.notes, *manifest.meaning]
+    shape = str(len(manifest.input_columns))
     if isinstance(inputs, ImageFiles):
-        shape, notes_of_images = shape_of(replace(inputs, settings=settings), manifest.groups)
+        shape, notes_of_images = shape_of(replace(inputs, settings=settings))
         notes += notes_of_images
-    else:
-        shape = str(len(manifest.input_columns))
     if kind == "csv":
         notes += tables.questions(path, manifest, settings)
     return Guess({"classes": name_list(manifest.classes), "input-shape": shape}, tuple(notes))
 
 
-def _all_classes(dataset: str, guesses: dict[str, Guess]) -> str:
+def medmnist_classes(path: Path) -> tuple[str, ...]:
+    """Return the names of the classes of MedMNIST (Yang et al., 2023); none where its package is not installed."""
+    try:
+        info: dict[str, Any] = import_module("medmnist").INFO
+    except ImportError:
+        return ()
+    flag, _, _ = path.stem.partition("_")  # a size may follow, as in pathmnist_64
+    name_of_label = info.get(flag, {}).get("label", {})
+    return tuple(str(name_of_label[number]) for number in sorted(name_of_label, key=int))
+
+
+def _all_classes(dataset: str, by_member: dict[str, str]) -> str:
     """Return the setting `classes` that holds the different classes of all members. Raises DataError."""
-    by_member = {name: guess.settings["classes"] for name, guess in guesses.items()}
     different = list(dict.fromkeys(by_member.values()))
     if len(different) == 1:
         return different[0]
@@ -163,5 +178,4 @@ def _all_classes(dataset: str, guesses: dict[str, Guess]) -> str:
         listed = "; ".join(f"{name}: {text}" for name, text in by_member.items())
         rule = f"the members number their classes differently ({listed}): classes must be stated"
         raise DataError(rule, where=dataset, remedy="and every file must number them in that order")
-    names = {name for text in different for name in names_in(text)}
-    return name_list(classes_of(list(names)))
+    return name_list(classes_of([name for text in different for name in names_in(text)]))

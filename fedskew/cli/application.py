@@ -13,7 +13,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from fedskew.cli.terminal import BAD_INPUT, FAILED, TYPER_SUGGESTS, complain
+from fedskew.formatting import BAD_INPUT, FAILED, TYPER_SUGGESTS, complain
 from site_agent.cli import DescribedCommand
 
 COMMANDS = {
@@ -31,7 +31,7 @@ COMMANDS = {
         "Name the skew of a federation, how certain it is, and the methods known to fail under it.",
     ),
     "select": (
-        "fedskew.cli.select:select",
+        "fedskew.cli.run:select",
         "Find the best method for a federation, by three experiments on validation data.",
     ),
     "report": (
@@ -39,12 +39,8 @@ COMMANDS = {
         "Report the results of experiments and of other runs, with intervals and costs.",
     ),
     "keep": (
-        "fedskew.cli.records:keep",
+        "fedskew.cli.report:keep",
         "Keep the records of a suite's finished runs as small files without weights.",
-    ),
-    "verify": (
-        "fedskew.cli.records:verify",
-        "Repeat kept runs drawn at random, and compare their hashes and numbers.",
     ),
     "federation": (
         "fedskew.cli.federation:application",
@@ -163,7 +159,7 @@ def run_command_line() -> int:
     except IsADirectoryError as error:
         return complain(f"{error.filename}: is a folder where a file belongs", BAD_INPUT)
     except ModuleNotFoundError as error:
-        from data.extras import explained
+        from data.packages import explained
 
         # Of a module that is in no extra it says nothing: that is a fault of FedSkew's.
         sentence = explained(error, EXTRA_OF.get("".join(sys.argv[1:2]), ""))

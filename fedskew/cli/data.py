@@ -20,16 +20,15 @@ from data.readers.catalog import (
     members,
 )
 from data.text import in_shell, name_list
-from fedskew.cli.options import AsJson, Settings
-from fedskew.cli.run_selection import check_settings, checked_texts
-from fedskew.cli.terminal import (
+from fedskew.cli.options import AsJson, Settings, check_settings, checked_texts
+from fedskew.formatting import (
     BAD_INPUT,
     TYPER_SUGGESTS,
     complain,
     console,
     print_rows,
+    terminal_table,
 )
-from fedskew.formatting import terminal_table
 
 # What reads data imports torch, which takes seconds: the commands import it after their first checks.
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def save(
     """Save a partition to a file, for the setting partition-file."""
     stated = checked_texts(settings)
     from data import federate
-    from data.export import save_partition
+    from data.partition_files import save_partition
     from server_app.settings import parse
 
     chosen = parse(stated)
@@ -209,7 +208,7 @@ def own_name(path: str) -> str:
 
             kind = kind_of_path(file)
         return f"{kind}:{file}"
-    if kind == "medmnist":  # the name of a data set that is downloaded
+    if kind == "medmnist":  # the name of a data set
         return path
     raise DataError("there is no such file or folder", where=location)
 
@@ -233,7 +232,7 @@ def export_sites(
         given["clients"] = sites
     check_settings(given)
     from data import federate
-    from data.export import write_sites
+    from data.partition_files import write_sites
     from server_app.settings import parse
 
     chosen = parse(given)

@@ -12,10 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from data import DataError, SettingError, require
-from fedskew.cli.options import AsJson, Settings
-from fedskew.cli.run_selection import checked_texts
-from fedskew.cli.terminal import console
-from fedskew.formatting import numeric, percent, terminal_table
+from fedskew.cli.options import AsJson, Settings, checked_texts
+from fedskew.formatting import console, numeric, percent, terminal_table
 
 # These import torch, which takes seconds: the commands import them after their first checks.
 if TYPE_CHECKING:
@@ -23,16 +21,12 @@ if TYPE_CHECKING:
     from server_app.record import ModelNumbers
 
 out = console()
-READ_BY = (
-    "first_label", "pixel_range", "frame", "columns", "missing", "test_fold", "outside_folder",
-)  # fmt: skip
-"""Settings by which inputs are read."""
 SHOWN_ROWS = 20
 """Predictions that a terminal gets; --output and --json get all."""
 
 
 def export(
-    run: Annotated[str, typer.Argument(help="A run's folder, or its name below --results.")],
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
     model: Annotated[
         str, typer.Option(help="The deployed model to export; default: the method's own.")
     ] = "",
@@ -50,16 +44,12 @@ def export(
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="Also export an unfinished run.")
     ] = False,
-    results: Annotated[
-        Path, typer.Option(help="The setting results: the folder of the runs' folders.")
-    ] = Path("results"),
 ) -> None:
     """Write a run's deployed model as safetensors, with a model card."""
-    path = Path(run) if Path(run).is_dir() else results / run
     from fedskew.export import from_run
     from server_app.run_folder import RunFolder
 
-    trained = from_run.TrainedRun(RunFolder(path, moved=True), model, unfinished, round)
+    trained = from_run.TrainedRun(RunFolder(run, moved=True), model, unfinished, round)
     for file in from_run.export(trained, output or trained.usual_folder, onnx):
         out.print(str(file), markup=False)
     about = trained.description
@@ -94,16 +84,18 @@ def predict(
     for path in (model, data):
         if not path.exists():
             raise DataError("there is no such file or folder", where=str(path))
-    reading: dict[str, Any] = {}
-    for key, value in checked_texts(settings, alone=False).items():
-        field = key.replace("-", "_")
-        require(field in READ_BY, key, value, "says nothing of how inputs are read")
-        reading[field] = value
+    stated = checked_texts(settings, alone=False)
     from client_app.process import choose_device
-    from fedskew.export.model_folder import ModelFolder
+    from fedskew.export.model_folder import READ_BY, ModelFolder
     from fedskew.export.predict import predict as predict_inputs
     from fedskew.export.predict import read_inputs
 
+    reading: dict[str, Any] = {}
+    for key, value in stated.items():
+        field = key.replace("-", "_")
+        is_reading = field in (*READ_BY, "outside_folder")
+        require(is_reading, key, value, "says nothing of how inputs are read")
+        reading[field] = value
     stderr = console(stderr=True)
     folder = ModelFolder(model)
     about = folder.description
@@ -120,20 +112,12 @@ def predict(
     if as_json:
         print(json.dumps(predictions_json(predictions, numbers, inputs.read.left_out), indent=2))
         return
-    print_predictions(predictions, numbers, about.class_names)
-
-
-def print_predictions(
-    predictions: "list[Prediction]", numbers: "ModelNumbers | None", classes: tuple[str, ...]
-) -> None:
-    """Print the first predictions and, where classes are known, the metrics."""
     out.print(predictions_table(predictions))
     others = len(predictions) - SHOWN_ROWS
     if others > 0:
         out.print(f"and {others} more; --output FILE writes all", style="dim")
-    if numbers is None:
-        return
-    out.print(numbers_table(numbers, classes))
+    if numbers is not None:
+        out.print(numbers_table(numbers, about.class_names))
 
 
 def predictions_json(

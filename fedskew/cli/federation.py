@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from data import DataError, DataSettings, SettingError
-from data.text import NAMES_RULE, any_number, names_in
+from data.text import NAMES_RULE, names_in
 from fedskew.cli import federation_runs
 from fedskew.cli.federation_runs import CoordinatorKey, Folder
-from fedskew.cli.terminal import TYPER_SUGGESTS, console
+from fedskew.formatting import TYPER_SUGGESTS, console
 
 application = typer.Typer(
     help="Commands for the coordinator of a federation between sites.",
@@ -281,6 +281,6 @@ def listed(option: str, text: str) -> list[str]:
 def numbers(option: str, text: str) -> list[float]:
     """Return the numbers of a list. Raises SettingError for a word that is no number."""
     try:
-        return [any_number(word) for word in text.split(",") if text]
+        return [float(word) for word in text.split(",") if text]
     except ValueError:
         raise SettingError(option, text, "must be numbers separated by commas") from None

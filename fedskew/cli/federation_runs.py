@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from data import SettingError
-from fedskew.cli.terminal import console
+from fedskew.formatting import console
 
 Folder = Annotated[
     Path, typer.Argument(help="The federation's folder at its coordinator.", show_default=False)

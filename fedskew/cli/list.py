@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from fedskew.cli.options import AsJson, ExperimentsFile
-from fedskew.cli.terminal import print_rows
-from fedskew.experiments.experiments import known_entries
+from fedskew.experiments import known_entries
+from fedskew.formatting import print_rows
 from server_app.methods import GROUP, METHODS, Method
 
 

@@ -19,7 +19,7 @@ def main() -> None:
     """Run the command line; the exit status is 0 only for complete success, and 130 after a signal."""
     set_handlers(exit_now)
     from fedskew.cli.application import COMMANDS, prepare, run_command_line
-    from fedskew.cli.terminal import status_line
+    from fedskew.formatting import status_line
 
     words = sys.argv[1:]
     # The commands of `federation` wait for others.

@@ -1,4 +1,4 @@
-"""`fedskew report`: results of experiments and other runs."""
+"""`fedskew report`: results of experiments and other runs; `fedskew keep`: the records of finished runs."""
 
 import json
 import sys
@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from data import DataError, SettingError
-from fedskew.cli.options import AsJson, ExperimentsFile, RecordsFolder, Results, Settings
-from fedskew.cli.records import check_folder
-from fedskew.cli.run_selection import check_settings
-from fedskew.cli.terminal import console, to_stdout
-from fedskew.experiments.entries import defaults
-from fedskew.experiments.experiments import (
-    Experiment,
+from data import SettingError, require
+from fedskew.cli.options import (
+    AsJson,
+    ExperimentsFile,
+    RecordsFolder,
+    Results,
+    Settings,
+    check_settings,
+    choose,
+)
+from fedskew.experiments import (
     Suite,
     find_all,
-    known_entries,
     sized_suite,
 )
+from fedskew.experiments.entries import defaults
+from fedskew.formatting import console, to_stdout
 from server_app.keys import check_round, read_texts
 from server_app.methods import Setting as Scalar
 
@@ -33,14 +37,14 @@ if TYPE_CHECKING:
 
 OF_PAPERS = {"", "--markdown", "--json"}
 """The forms of the papers' page."""
-WITHOUT_WARNINGS = {"--csv", "--latex", "--bibtex"}
+WITHOUT_WARNINGS = {"--csv", "--latex"}
 """The forms that do not contain the reports' warnings, which then go to stderr."""
 
 
 def report(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Experiments to report; default: all finished runs."),
+        typer.Argument(help="Experiments to report; default: all runs, one table per data set."),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one HTML file that opens offline.")
@@ -52,10 +56,6 @@ def report(
     as_json: AsJson = False,
     latex: Annotated[
         bool, typer.Option("--latex", help="Print the tables as LaTeX, with intervals.")
-    ] = False,
-    bibtex: Annotated[
-        bool,
-        typer.Option("--bibtex", help="Print what to cite: the methods, data sets and FedSkew."),
     ] = False,
     figures: Annotated[
         Path | None,
@@ -85,7 +85,6 @@ def report(
         "--csv": csv,
         "--json": as_json,
         "--latex": latex,
-        "--bibtex": bibtex,
     }
     chosen = [option for option, is_given in forms.items() if is_given]
     if len(chosen) > 1:
@@ -132,7 +131,13 @@ def write(
     from fedskew.report import render
 
     if html is not None:
-        write_text(render.html(documents), html)
+        page = render.html(documents)
+        try:
+            html.write_text(page)
+        except OSError as error:
+            rule = f"cannot be written: {error.strerror}"
+            raise SettingError("--html", str(html), rule) from error
+        to_stderr(f"written: {html}")
     if figures is not None:
         written = render.write_figures(documents, figures)
         to_stderr(f"written: {len(written)} files in {figures}")
@@ -154,19 +159,26 @@ def write(
 def chosen_results(
     names: Sequence[str], folder: str, overrides: Mapping[str, Scalar], file: Path | None
 ) -> "list[ExperimentResults]":
-    """Return the results of named experiments, or without names of all runs of a folder.
+    """Return the results of named experiments, or without names of all runs of a folder, by their data.
 
-    Raises RuntimeError where no run has finished or diverged.
+    Raises SettingError for settings or a file without names, RuntimeError where no run has finished or diverged.
     """
-    experiments = find_all(names or list(known_entries(file)), file)
-    # This tests and takes a moment to import: a mistyped name is refused before.
+    experiments = find_all(names, file)
+    stated = {"--set": ", ".join(overrides.keys() - {"results"}), "--experiments": str(file or "")}
+    for option, value in stated.items():
+        rule = "is for named experiments; without names all runs of the folder are reported"
+        require(bool(names) or not value, option, value, rule)
+    # These test and take a moment to import: a mistyped name is refused before.
     from fedskew.report.results import command, gather
+    from fedskew.report.single_runs import single_runs
 
     if names:
         found = [gather(experiment, overrides, file) for experiment in experiments]
         missing, remedy = f"of {', '.join(names)} in {folder}", command(names, overrides, file)
     else:
-        found = all_finished(experiments, folder, overrides, file)
+        found, unreadable = single_runs(Path(folder))
+        for sentence in unreadable:
+            to_stderr(sentence)
         missing, remedy = f"in {folder}", f"fedskew run NAME --results {folder}"
     if not any(results.has_ended for results in found):
         raise RuntimeError(f"no finished run {missing}; make them with `{remedy}`")
@@ -214,45 +226,6 @@ def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
     return chosen
 
 
-def all_finished(
-    experiments: Sequence[Experiment],
-    folder: str,
-    overrides: Mapping[str, Scalar],
-    file: Path | None,
-) -> "list[ExperimentResults]":
-    """Return the results of every experiment with a finished or diverged run, and of the runs that belong to none.
-
-    What is left out is printed to stderr, with the reason. Planning an experiment to find that none of its runs is
-    there takes much longer than reading settings.json files, so that only those on the runs' data sets are planned.
-    """
-    from fedskew.experiments.plan import data_sets
-    from fedskew.report.results import gather
-    from fedskew.report.single_runs import single_runs
-    from server_app.run_folder import RunFolder
-
-    begun = [*Path(folder).glob("*/rounds.jsonl"), *Path(folder).glob("*/diverged.json")]
-    recorded = {RunFolder(one.parent).origin().get("settings", {}).get("dataset") for one in begun}
-    found: list[ExperimentResults] = []
-    planned: set[str] = set()
-    for experiment in experiments:
-        # A run whose settings.json is damaged could be of any experiment.
-        if None not in recorded and not data_sets(experiment, overrides) & recorded:
-            continue
-        try:
-            results = gather(experiment, overrides, file)
-        except (SettingError, DataError) as error:
-            # Its data or its model refuse it: it can never have been run so.
-            to_stderr(f"{experiment.name}: left out, as it cannot be run: {error}")
-            continue
-        planned |= {*results.runs, *results.trial_runs}
-        if results.has_ended:
-            found.append(results)
-    singles, unreadable = single_runs(Path(folder), planned)
-    for sentence in unreadable:
-        to_stderr(sentence)
-    return found + singles
-
-
 def results_folder(overrides: Mapping[str, Scalar]) -> str:
     """Return the folder of the runs' folders, which may not be there yet. Raises SettingError for what is no folder."""
     folder = str(overrides.get("results", defaults()["results"]))
@@ -262,10 +235,37 @@ def results_folder(overrides: Mapping[str, Scalar]) -> str:
     return folder
 
 
-def write_text(text: str, file: Path) -> None:
-    """Write a page and say so. Raises SettingError where the file cannot be written."""
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise SettingError("--html", str(file), f"cannot be written: {error.strerror}") from error
-    to_stderr(f"written: {file}")
+def keep(
+    name: Annotated[str, typer.Argument(help="A suite of the papers' statements, as papers.")],
+    results: Results = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder to write; default: benchmarks/papers of the clone."
+        ),
+    ] = None,
+    experiments: ExperimentsFile = None,
+    settings: Settings = None,
+) -> None:
+    """Keep the records of a suite's finished runs as small files without weights."""
+    choice = choose([name], experiments, settings or [], [], [], {"results": results})
+    if choice.suite is None:
+        raise SettingError("suite", name, "is no suite of statements, as papers is")
+    from fedskew.experiments.plan import runs  # with torch, for which a mistyped name does not wait
+    from fedskew.report import kept_records
+    from fedskew.report.runs import Run
+
+    folder = records or kept_records.FOLDER
+    check_folder("--records", folder)
+    finished = [run for run in map(Run.read, runs(choice.cells())) if run.finished]
+    new = [run for run in finished if not kept_records.file_of(folder, run.name).is_file()]
+    for run in new:
+        kept_records.keep(run, folder)
+    there = len(finished) - len(new)
+    console().print(f"{len(new)} runs written to {folder}, {there} were there and stay")
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Raise SettingError for what is there and is no folder."""
+    if folder.exists() and not folder.is_dir():
+        raise SettingError(option, str(folder), "is no folder")

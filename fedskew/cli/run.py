@@ -1,4 +1,4 @@
-"""`fedskew run`: experiments, or one run from settings."""
+"""The commands that train: `fedskew run`, experiments or one run from settings, and `fedskew select`."""
 
 from typing import Annotated
 
@@ -12,8 +12,13 @@ from fedskew.cli.options import (
     RecordsFolder,
     Results,
     Settings,
+    check_settings,
+    choose,
+    words,
 )
-from fedskew.cli.run_selection import choose
+from fedskew.experiments.entries import defaults
+from fedskew.formatting import console
+from server_app.keys import read_texts
 
 
 def run(
@@ -81,10 +86,54 @@ def run(
     resources = Resources(engine, jobs, workers, client_gpus, ray_address)
     resources.check()
     # This import loads torch, which takes a second. It comes last, so that a mistyped option is refused at once.
-    from fedskew.cli.run_execution import Options, run_experiments, run_single
+    from fedskew.execution import Options, run_experiments, run_single
 
     chosen = Options(resources, records, dry_run, as_json)
     if several:
         run_experiments(choice, row or (), column or (), chosen)
         return
     run_single(choice.overrides, chosen, sites)
+
+
+def select(
+    minutes: Annotated[
+        float, typer.Option(min=0, help="Minutes after which none of the three experiments begins.")
+    ],
+    method: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="Compare only these methods with FedAvg and CCVR."),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="The number that decides: balanced-accuracy, accuracy, site-mean, worst-site, auroc."
+        ),
+    ] = "balanced-accuracy",
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="A,B",
+            help="What must not be uploaded, as class-counts,class-statistics: such methods are left out.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    results: Annotated[
+        str, typer.Option(help="The setting results: the folder of the runs' folders.")
+    ] = "results",
+    jobs: Jobs = 0,
+) -> None:
+    """Find the best method for a federation, by three experiments on validation data."""
+    given = read_texts(settings or [], defaults())
+    require("results" not in given, "results", given.get("results", ""), "is stated by --results")
+    given["results"] = results
+    for key in ("method", "seed", "evaluate-every", "evaluate-on", "keep-best"):
+        rule = "is what a selection sets itself: methods are stated by --method"
+        require(key not in given, key, given.get(key, ""), rule)
+    methods = words("method", method or [])
+    check_settings(given, methods)
+    # with torch, which takes seconds
+    from fedskew import select as selection
+
+    selection.select(
+        given, methods, target, words("without", without or []), minutes, jobs, console()
+    )

@@ -1,31 +1,22 @@
-"""The counts to diagnose: those of the partition that a run, an experiment or settings plan."""
+"""The counts to diagnose: those of the partition that settings plan."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data import DataError, DataSettings, Federation, federate, resolve
+from data import DataSettings, Federation, federate, resolve
 from data.partitions import Indices
-from data.resolve import require_there
-from fedskew.diagnosis.rules import Source, diagnose, line, plan_of
+from fedskew.diagnosis.rules import diagnose, line
 from fedskew.diagnosis.table import (
     Floats,
     Moments,
     SiteTable,
     Subjects,
     TableError,
-    read_counts,
     site_table,
 )
-from fedskew.experiments.experiments import find_all
-from fedskew.experiments.plan import plan
 from fedskew.formatting import site_names
-from fedskew.report.single_runs import settings_of
-from server_app.keys import built
-from server_app.run_folder import RunFolder
-from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse, parse_texts
 
 CHUNK = 2**22
@@ -35,66 +26,18 @@ SMALLEST = 1e-6
 wrote the same number for everybody, has none."""
 
 
-def planned_sources(source: str, texts: Sequence[str]) -> Iterator[Source]:
-    """Yield the tables to diagnose: one, or one for each column of an experiment's first seed.
+def planned_table(texts: Sequence[str]) -> tuple[str, SiteTable, Moments | None]:
+    """Return the partition that settings give: its title, its counts, and its features where they are in memory.
 
     Args:
-        source: a run's folder, a CSV file of counts, or an experiment's name; empty for the partition of the settings.
         texts: settings as KEY=VALUE.
     """
-    path = Path(source)
-    overrides = parse_texts(texts)
-    if not source:
-        run = parse(overrides)
-        title = f"{run.data.dataset}, partition {run.data.partition}, seed {run.general.seed}"
-        if is_simulated(run.data):
-            title += " (FedSkew's simulated partition, which says nothing of your own sites)"
-        yield planned(title, run)
-    elif path.is_dir():
-        yield of_run(path, overrides)
-    elif path.is_file():
-        yield Source(source, read_counts(path), plan_of(parse(overrides)))
-    else:
-        for experiment in find_all([source]):
-            first_runs: dict[str, RunSettings] = {}
-            for cell in plan(experiment, overrides):
-                first_runs.setdefault(cell.column, cell.run)
-            for column, run in first_runs.items():
-                yield planned(", ".join(filter(None, [experiment.name, column])), run)
-
-
-def of_run(folder: Path, overrides: Mapping[str, Scalar]) -> Source:
-    """Return the partition of a finished or unfinished run, from its settings and its data.
-
-    Args:
-        folder: the run's.
-        overrides: settings that win over the run's, as where its data are elsewhere now.
-
-    Raises:
-        DataError: the data are gone, or give another partition than the run had.
-    """
-    origin = RunFolder(folder, moved=True).origin()
-    if not origin:
-        raise DataError("holds no settings.json that is whole", where=str(folder))
-    if "agreement" in origin:
-        rule = "is of a run between sites, who alone know their samples: give a table of counts"
-        raise DataError(rule, where=str(folder))
-    settings = {**origin["settings"], **overrides}
-    require_there(built(DataSettings, settings))
-    return planned(str(folder), settings_of(folder, settings), origin.get("partition-hash", ""))
-
-
-def planned(title: str, run: RunSettings, known_hash: str = "") -> Source:
-    """Return the partition that settings give, with the moments of its features; the data are read.
-
-    Raises DataError where it is not the one of a known hash.
-    """
+    run = parse(parse_texts(texts))
+    title = f"{run.data.dataset}, partition {run.data.partition}, seed {run.general.seed}"
+    if is_simulated(run.data):
+        title += " (FedSkew's simulated partition, which says nothing of your own sites)"
     federation = federate(run.data, run.general.seed)
-    if known_hash and federation.hash != known_hash:
-        rule = "its settings and the data give another partition now than the run had"
-        raise DataError(rule, where=title)
-    table = table_of_federation(federation)
-    return Source(title, table, plan_of(run), moments_of(federation))
+    return title, table_of_federation(federation), moments_of(federation)
 
 
 def table_of_federation(federation: Federation) -> SiteTable:

@@ -5,8 +5,8 @@ decided claim: the whole interval of the difference to FedAvg lies below 0.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from fedskew.diagnosis.statistics import (
     DEVIATION_RATIO,
@@ -18,13 +18,8 @@ from fedskew.diagnosis.statistics import (
     shift_of,
     statistics,
 )
-from fedskew.diagnosis.table import Moments, SiteTable, chosen
+from fedskew.diagnosis.table import Moments, SiteTable
 from fedskew.formatting import plural
-from server_app.methods import METHODS
-
-if TYPE_CHECKING:  # it imports torch, which a table needs not
-    from server_app.run_settings import RunSettings
-
 
 SURE = 0.001
 """p below which a skew is certain; below LIKELY it is named at all."""
@@ -65,15 +60,6 @@ class Skew:
     because: str
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The settings of the training that a diagnosis depends on."""
-
-    batch_size: int = 32
-    fixed_features: bool = False
-    """Whether the model's features stay as they are, as a backbone's with freeze = all."""
-
-
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
     """What a table shows."""
@@ -82,18 +68,11 @@ class Diagnosis:
     numbers: Statistics
     shift: Shift | None
     skews: Sequence[Skew]
-    plan: Plan = field(default_factory=Plan)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The skews' names; none is an empty tuple."""
         return tuple(skew.name for skew in self.skews)
-
-    @property
-    def small_sites(self) -> tuple[str, ...]:
-        """The sites of one batch or less."""
-        sizes_K = self.table.counts_KC.sum(1)
-        return chosen(self.table.sites, sizes_K <= self.plan.batch_size)
 
     @property
     def remark(self) -> str:
@@ -124,33 +103,13 @@ class Rule:
     applies: Callable[[Diagnosis], bool]
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
-    """What is to be diagnosed."""
-
-    title: str
-    table: SiteTable
-    plan: Plan
-    moments: Moments | None = None
-    """The sites' features, where they can be looked at."""
-
-
-def diagnose(
-    table: SiteTable,
-    moments: Moments | None = None,
-    plan: Plan | None = None,
-) -> Diagnosis:
+def diagnose(table: SiteTable, moments: Moments | None = None) -> Diagnosis:
     """Return which skews a table of counts shows, and of the sites' moments where these are given."""
     numbers = statistics(table.counts_KC, table.subjects)
     shift = None
     if moments is not None:
         shift = shift_of(moments, independent_samples(table.counts_KC, table.subjects))
-    return Diagnosis(table, numbers, shift, skews(numbers, shift), plan or Plan())
-
-
-def plan_of(run: "RunSettings") -> Plan:
-    """Return what a run's settings say of the training."""
-    return Plan(run.training.batch_size, run.has_fixed_features)
+    return Diagnosis(table, numbers, shift, skews(numbers, shift))
 
 
 RULES: Sequence[Rule] = (
@@ -171,21 +130,6 @@ RULES: Sequence[Rule] = (
 def known_failures(diagnosis: Diagnosis) -> list[Rule]:
     """Return the rules that apply: which methods are known to fail on such a table, and why."""
     return [rule for rule in RULES if rule.applies(diagnosis)]
-
-
-CLOSED_FORM = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm")
-"""Heads in closed form, the most accurate first: docs/results/pretrained.md. Any partition gives the same head, so that
-no skew of the labels matters to them; fedcof's alone depends on it."""
-
-
-def heads_first(diagnosis: Diagnosis) -> dict[str, str]:
-    """Return the heads in closed form to try before any training, each with what it uploads.
-
-    Empty where training changes the model's features, or nothing is known of the model.
-    """
-    if not diagnosis.plan.fixed_features:
-        return {}
-    return {name: METHODS[name].reveals for name in CLOSED_FORM}
 
 
 def line(diagnosis: Diagnosis) -> str:
@@ -221,13 +165,8 @@ def as_json(diagnosis: Diagnosis) -> Mapping[str, object]:
             {"method": rule.method, "why": rule.why, "experiment": rule.experiment}
             for rule in failures
         ],
-        "try-first": [
-            {"method": method, "uploads": uploads}
-            for method, uploads in heads_first(diagnosis).items()
-        ],
         "line": line(diagnosis),
         "remark": diagnosis.remark,
-        "small-sites": sorted(diagnosis.small_sites),
         "without-samples": sorted(table.without),
         "statistics": numbers,
         "moments": None if diagnosis.shift is None else with_dashes(diagnosis.shift),
@@ -269,7 +208,7 @@ def sites_differ(table: Statistics) -> bool:
 
 def label_reasons(table: Statistics, tails: bool) -> str:
     """Return why a table shows a label skew; `tails` where it is one of tails."""
-    p = p_words(table.information_p)
+    p = "p < 0.001" if table.information_p < SURE else f"p = {table.information_p:.2g}"
     reasons = [
         f"the site tells {table.information_share:.0%} of a sample's class ({p})",
         f"{table.missing_share:.0%} of the classes are missing where they should be",
@@ -329,8 +268,3 @@ def of_scanners(table: Statistics, shift: Shift | None) -> Iterator[Skew]:
 def certainty(p: float) -> str:
     """Return p in a word."""
     return "certain" if p <= SURE else "likely"
-
-
-def p_words(p: float) -> str:
-    """Return p as a sentence has it."""
-    return "p < 0.001" if p < SURE else f"p = {p:.2g}"

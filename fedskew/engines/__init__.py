@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data import require
-from data.package_files import ROOT
+from data.packages import ROOT
 from data.readers.catalog import is_sites
 from data.text import LineSink
 from fedskew.signals import one_interrupt
@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # it imports torch, which the gateway and most federation com
 
 APP = ROOT
 """The folder of the Flower app: the clone that this package is installed from."""
-
-
 ENGINES = ("inprocess", "workers", "ray")
 
 
@@ -71,8 +69,14 @@ class Resources:
         return replace(self, engine=engine, jobs=jobs, workers=workers)
 
 
-ANY = Resources()
-"""All is chosen."""
+@dataclass(frozen=True)
+class JobResult:
+    """How a run of a sweep ended: with a summary, or with the reason why there is none."""
+
+    summary: dict[str, Any] | None = None
+    reason: str = ""
+    is_to_go_on: bool = False
+    """Whether the run is to be begun again: its process has died, or another one, on any machine, works on it."""
 
 
 def gpus_for(runs: Sequence["RunSettings"]) -> list[str]:

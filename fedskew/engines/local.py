@@ -1,7 +1,7 @@
 """flwr Grids that answer messages in this process: one node for all clients, or a rehearsal with a node per site."""
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NoReturn
@@ -15,7 +15,6 @@ from data.agreement import Agreement, as_flower_has_it
 from data.text import printable, sentence
 from site_agent.config import Site
 from site_agent.data_view import install
-from strategies.core.exchange import replies
 
 
 class Refusing(Grid):
@@ -71,15 +70,6 @@ class LocalGrid(Refusing):
                 del self.out[reply.metadata.reply_to_message_id]
                 return [reply]
         return []
-
-    def send_and_receive(
-        self,
-        messages: Iterable[Message],
-        *,
-        timeout: float | None = None,
-    ) -> Iterator[Message]:
-        """Yield the reply to each message that comes in time."""
-        return replies(self, list(messages), timeout)
 
     def answer_here(self, message: Message) -> Message:
         """Return the reply of this process's ClientApp."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from client_app.client import affects_training
 from client_app.variants import VARIANTS
 from data import SettingError, require
-from fedskew.experiments.entries import defaults
-from fedskew.experiments.experiments import Experiment, Row, Tune
+from fedskew.experiments import Experiment, Row, Tune
 from server_app.composition import compose, model_of
 from server_app.methods import METHODS
 from server_app.round_selection import is_better
@@ -126,16 +125,6 @@ def settings_of(
     """Return the settings of a row in a column; the narrower table wins, and `overrides` over all."""
     shared = {**experiment.assumed, **experiment.settings}
     return {**shared, **experiment.columns[column], **row.settings, **overrides}
-
-
-def data_sets(experiment: Experiment, overrides: Mapping[str, Scalar]) -> set[str]:
-    """Return the data sets that the experiment's runs are of: values of the setting dataset."""
-    names = set()
-    for column in experiment.columns:
-        for row in experiment.rows:
-            settings = settings_of(experiment, row, column, overrides)
-            names.add(str(settings.get("dataset", defaults()["dataset"])))
-    return names
 
 
 def planned(

@@ -1,12 +1,16 @@
 """Export from a run's folder: the deployed model, the tensors that each site keeps, the model card, ONNX."""
 
 import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torch import Tensor, nn
 
 from client_app.memory import KEPT, MemoryLost, folder_of
@@ -18,8 +22,7 @@ from client_app.state import State, copy
 from client_app.tensor_files import KIND, Damaged, write_atomically, writing
 from data import DataError, DataSettings, SettingError, require
 from data.files import owner_only
-from data.readers.catalog import IMAGENET_LT
-from fedskew.export.model_card import model_card
+from data.readers.catalog import IMAGENET_LT, is_own, members
 from fedskew.export.model_folder import (
     MODEL_FILE,
     READ_BY,
@@ -29,15 +32,25 @@ from fedskew.export.model_folder import (
     read,
     site_file,
 )
-from fedskew.formatting import site_names
+from fedskew.formatting import escaped, percent, site_names
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, best_checkpoint
+from server_app.composition import compose, row_name
 from server_app.keys import check_round
+from server_app.plugins import find
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder, write_text
+from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS
 from strategies.core.server import AVERAGE
 
 ONNX_PACKAGES = ("onnx", "onnxscript")
 """What torch.onnx needs to write a file."""
+SHOWN = {
+    "balanced-accuracy": "balanced accuracy",
+    "accuracy": "accuracy",
+    "macro-f1": "macro-F1",
+    "calibration-error": "calibration error",
+}
+"""The numbers of the card's table, by their key in a record."""
 
 
 class TrainedRun:
@@ -227,29 +240,24 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     except DataError as error:
         reason = f"cannot be exported, as predict would refuse it: {error}"
         raise DataError(reason, where=str(run.folder.path)) from None
-    graphs = {}
+    graph = b""
     if onnx:
-        rule = "is not for a model that is whole at its sites alone"
-        require(not model.at_sites, "--onnx", True, rule)
+        rule = "is for a model that is the same at every site"
+        require(not model.private, "--onnx", True, rule)
         require_onnx()
-        graphs = onnx_files(model)
-    card = model_card(
-        run.description,
-        run.origin,
-        run.models,
-        sites=list(model.sites),
-        at_sites=model.at_sites,
-        finished=run.finished,
-    )
+        graph = onnx_graph(model)
+    files = [*tensors, output / "README.md"]
+    card = model_card(run, model)
     with owner_only():  # the card has scores; ONNX holds the weights that safetensors hold
         make_room(output)
         for file, (state, description) in tensors.items():
             write_atomically(file, state, description)
         write_text(output / "README.md", card)
-        for file, graph in graphs.items():
-            with writing(file):
-                file.write_bytes(graph)
-    return [*tensors, output / "README.md", *graphs]
+        if graph:
+            files.append(output / "model.onnx")
+            with writing(files[-1]):
+                files[-1].write_bytes(graph)
+    return files
 
 
 def make_room(output: Path) -> None:
@@ -303,35 +311,89 @@ class FromPixels(nn.Module):
         return logits_BC
 
 
-def onnx_files(folder: ModelFolder) -> dict[Path, bytes]:
-    """Return model.onnx, or site-NAME.onnx for the whole model of each site, with what is to be written there.
-
-    The input `pixels` is (B, *shape), float32; the output `logits` (B, C).
-    """
+def onnx_graph(folder: ModelFolder) -> bytes:
+    """Return the content of model.onnx: the input `pixels` is (B, *shape), float32; the output `logits` (B, C)."""
     about = folder.description
-    example = torch.zeros(2, *about.shape)
-    states = {"model.onnx": folder.shared}
-    if folder.sites:
-        states = {}
-        for name, private in folder.sites.items():
-            states[f"site-{name}.onnx"] = {**folder.shared, **private}
+    folder.model.load_state_dict(folder.shared)
+    program = torch.onnx.export(
+        FromPixels(folder.model, *about.scale()).eval(),
+        (torch.zeros(2, *about.shape),),
+        input_names=["pixels"],
+        output_names=["logits"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        dynamo=True,
+        verbose=False,
+    )
+    assert program is not None  # as dynamo is True
+    described = about.metadata()
+    for key in described.keys() & {"input-columns", "medians"}:
+        program.model.metadata_props[key] = described[key]
+    graph: bytes = program.model_proto.SerializeToString()
+    return graph
 
-    files = {}
-    for name, state in states.items():
-        folder.model.load_state_dict(state)
-        program = torch.onnx.export(
-            FromPixels(folder.model, *about.scale()).eval(),
-            (example,),
-            input_names=["pixels"],
-            output_names=["logits"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            dynamo=True,
-            verbose=False,
-        )
-        assert program is not None  # as dynamo is True
-        described = about.metadata()
-        for key in described.keys() & {"input-columns", "medians"}:
-            program.model.metadata_props[key] = described[key]
-        # Serialized now: the program's weights are the model's own, which the next site's replace.
-        files[folder.path / name] = program.model_proto.SerializeToString()
-    return files
+
+# ---- the model card --------------------------------------------------------------------------------------------------
+
+
+def model_card(run: TrainedRun, folder: ModelFolder) -> str:
+    """Return the README.md of an exported model as Markdown, in the usual form of a model card."""
+    about, origin = run.description, run.origin
+    names = about.method.split("+")
+    data = data_names(origin)
+    samples = origin.get("samples")
+    by_class = (
+        [sum(counts_K) for counts_K in zip(*samples["train"], strict=True)] if samples else []
+    )
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # Markdown
+    )
+    templates.filters |= {"percent": percent, "text": escaped, "shell": shlex.quote}
+
+    # Settings that can change numbers, without the paths of a machine.
+    settings = {**origin["settings"], "dataset": ", ".join(data)}
+    settings["partition-file"] = Path(settings["partition-file"]).name
+    for key in WITHOUT_EFFECT_ON_NUMBERS:
+        settings.pop(key, None)
+
+    is_table = len(about.shape) == 1
+    front = {
+        "library_name": "fedskew",
+        "pipeline_tag": "tabular-classification" if is_table else "image-classification",
+        "tags": ["federated-learning", "flower", *names],
+        "datasets": data,
+    }
+    return templates.get_template("model_card.md").render(
+        front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip(),
+        about=about,
+        origin=origin,
+        models=run.models,
+        classes=about.class_names,
+        data=data,
+        methods=[find(name) for name in names],
+        rows={name: row_name(compose(about.method), name) for name in [about.model, *run.models]},
+        samples=samples,
+        by_class=by_class,
+        settings=settings,
+        shown=SHOWN,
+        sites=list(folder.sites),
+        at_sites=folder.at_sites,
+        finished=run.finished,
+        vectors=is_table,
+    )
+
+
+def data_names(origin: Mapping[str, Any]) -> list[str]:
+    """Return the names of the data sets: of the user's own data the file's name, as its path is private.
+
+    Between sites it is the federation's name.
+    """
+    agreement = origin.get("agreement")
+    if agreement:
+        return [f"sites-{agreement['name']}"]
+    names = members(origin["settings"]["dataset"])
+    return [Path(name.partition(":")[2]).stem if is_own(name) else name for name in names]

@@ -23,13 +23,11 @@ from client_app.models import (
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings
-from data.text import whole_number
 from strategies.core.validation import differences, expected_of, not_finite
 
 MODEL_FILE = "model.safetensors"
 Metadata = Mapping[str, str]
 READ_BY = (
-    "first_label",
     "pixel_range",
     "frame",
     "columns",
@@ -65,7 +63,6 @@ class Description:
     norm: str = "batch"
     image_side: int = 0
     width: int = 0
-    first_label: int = 0
     pixel_range: str = ""
     frame: str = ""
     columns: str = ""
@@ -110,7 +107,7 @@ class Description:
                 if isinstance(field.default, tuple):
                     values[field.name] = tuple(json.loads(text))
                 elif isinstance(field.default, int):
-                    values[field.name] = whole_number(text)
+                    values[field.name] = int(text)
                 else:
                     values[field.name] = text
             return Description(**values)

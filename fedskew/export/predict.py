@@ -16,7 +16,7 @@ from client_app.models.classifier import in_batches
 from client_app.state import State
 from data import DataError, DataSettings, Samples, SettingError, require
 from data.errors import Remedy
-from data.readers.array_conversion import check_form, checked, converted
+from data.readers.array_conversion import checked, converted
 from data.readers.dicom_headers import PATIENT, Header, headers_of, notes_of_others
 from data.readers.folder import below, class_folders, class_number, files_of_classes, visible
 from data.readers.image_files import ImageFiles
@@ -27,7 +27,7 @@ from data.readers.input_columns import (
     notes_of_gaps,
     order_of,
 )
-from data.readers.npz import Arrays, read_arrays
+from data.readers.npz import read_arrays
 from data.readers.rows import DROP_ROWS, LABEL, Table, cure_of, is_missing, read_table
 from data.readers.rows import left_out as rows_left_out
 from data.readers.splits import Split
@@ -151,12 +151,12 @@ def reader_of(path: Path) -> Callable[[Path, Description, DataSettings], Read]:
 
 def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
     """Read the test samples of what training takes."""
-    if len(about.shape) == 1 and path.is_file():
+    if path.is_file():
         read = npz(path, about, settings, "test_")  # by the model's medians, not the file's own
     else:
         classes = about.class_names
-        own = replace(settings, dataset=f"{kind_of_path(path)}:{path.absolute()}")
-        split = read_own(own.dataset, classes, about.shape, own).test
+        own = replace(settings, input_shape=about.input_shape)
+        split = read_own(f"{kind_of_path(path)}:{path.absolute()}", own).test
         labels = [classes[number] for number in split.labels]
         names = [f"test {index}" for index in range(len(labels))]
         images = split.images
@@ -170,22 +170,12 @@ def training_data(path: Path, about: Description, settings: DataSettings) -> Rea
 def npz(path: Path, about: Description, settings: DataSettings, prefix: str = "") -> Read:
     """Read images and, if there, labels; with the prefix test_ those arrays of training data."""
     images_key, labels_key = f"{prefix}images", f"{prefix}labels"
-
-    def split_of(arrays: Arrays) -> Split:
-        images = arrays[images_key]
-        labels_N = arrays.get(labels_key, np.zeros(images.shape[:1], np.int64))
-        return Split(images, labels_N, str(path), prefix.removesuffix("_"))
-
-    arrays = read_arrays(
-        path,
-        (images_key,),
-        ((labels_key,),),
-        settings,
-        check=lambda heads: check_form(split_of(heads)),
-    )
+    arrays = read_arrays(path, (images_key,), ((labels_key,),))
     is_labeled = labels_key in arrays
-    reading = settings if is_labeled else replace(settings, first_label=0)
-    split = converted(split_of(arrays), reading, [])
+    images = arrays[images_key]
+    labels_N = arrays.get(labels_key, np.zeros(images.shape[:1], np.int64))
+    split = Split(images, labels_N, str(path), prefix.removesuffix("_"))
+    split = converted(split, settings, [])
     notes: list[str] = []
     if len(about.shape) == 1:
         columns = input_columns(f"npz:{path.absolute()}", settings)
@@ -301,7 +291,7 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
     else:
         column = settings.column_names.get("path", "path")
         require_column(path, table.header, column, "path", settings)
-        names = checked_paths(table, table.columns[column], rows, settings)
+        names = checked_paths(table, table.columns[column], rows)
         images = ImageFiles.of(path.parent, names, about.shape, settings)
 
     cells = [{name: table.columns[name][row] for name in others} for row in rows]

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 
 from data import DataError
 from data.agreement import (
+    AgreedSites,
     Agreement,
     Member,
-    members_of,
     read_agreement,
     subtraction_warning,
 )
@@ -51,7 +51,8 @@ def add_site(folder: FederationFolder, entries: Mapping[str, object]) -> Member:
     text = f"{before.rstrip()}\n\n[[site]]\n{lines_of(entries)}"
 
     # The text is checked before it is written. It may still hold fewer sites than an agreement needs.
-    sites = members_of(parse_toml(text.encode(), str(file)), file)
+    tables = parse_toml(text.encode(), str(file))["site"]
+    sites = table_of(AgreedSites, {"site": tables}, str(file)).sites
     write(file, text.encode())
     return sites[-1]
 

@@ -265,7 +265,7 @@ class Door:
         return False
 
     def asking(self, scope: Scope) -> Ask:
-        """Return what asks the SuperLink with the headers of a site's request: flwr signs the time alone."""
+        """Return what asks the SuperLink with a request's headers: flwr signs the time alone."""
 
         async def ask(path: str, body: bytes) -> Response:
             parts: list[Message] = []

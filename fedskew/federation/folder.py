@@ -20,7 +20,7 @@ from typing import Self
 from pydantic import model_validator
 
 from data import DataError, SettingError
-from data.agreement import Agreement, agreed_inputs, read_agreement
+from data.agreement import INPUT_KEYS, AgreedInputs, Agreement, read_agreement
 from data.readers.catalog import SITES_PREFIX
 from data.toml_file import BrokenRule, HostPort, TomlTable, read_toml, table_of
 from fedskew.engines import APP
@@ -216,7 +216,9 @@ def begin(
     fab = b"" if app is None else packed_app(app)
     files = packed_files(fab, str(app)) if fab else app_files(APP)
     entries = {**agreed, "app": app_hash(files)}
-    agreed_inputs(entries, folder.agreement_file)
+    # Checked before the first site is known, so that no coordinator writes a file that none can read.
+    inputs = {key: entries[key] for key in ("name", *INPUT_KEYS) if key in entries}
+    table_of(AgreedInputs, inputs, str(folder.agreement_file))
     is_signed = takes_signature(files)
     if coordinator_key is not None and not is_signed:
         rule = f"has no effect: the app needs {DECLARED} under [tool.flwr.app.config]"

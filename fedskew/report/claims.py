@@ -15,7 +15,7 @@ import numpy as np
 
 from fedskew.experiments.claims import Better, Claim, Contrast, HeldBy, Series
 from fedskew.formatting import p_value, plural
-from fedskew.report.differences import strata
+from fedskew.report.differences import in_last_alone, no_level, rounding_of, rounds_sooner, strata
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
@@ -37,7 +37,6 @@ from fedskew.report.inference import (
     with_interval,
 )
 from fedskew.report.results import ExperimentResults, RowResults
-from fedskew.report.rounds_to_target import in_last_alone, no_level, rounding_of, rounds_sooner
 
 SAYS = {
     "holds": "holds",

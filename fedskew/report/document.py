@@ -5,16 +5,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-import numpy as np
-
 from fedskew.formatting import plural
 from fedskew.report.claims import Verdict, claims_table, counted, judge, never_lines
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
-from fedskew.report.differences import comparison, difference_table, differences
+from fedskew.report.differences import comparison, difference_table, reach_table
 from fedskew.report.format import NONE, SELECTION_WORDS, Table, table, words
 from fedskew.report.inference import RESAMPLES
 from fedskew.report.results import ColumnResults, ExperimentResults
-from fedskew.report.rounds_to_target import reach_table
 from fedskew.report.runs import Run
 from fedskew.report.tables import (
     ABOUT_RANKING,
@@ -54,15 +51,11 @@ SELECTED = (
 )
 CLIENTS = (
     "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. The worst "
-    "decile is the mean of the lowest tenth of the clients. In the figure a bar marks the mean."
+    "decile is the mean of the lowest tenth of the clients."
 )
 CURVES = (
     "Lines are means over seeds; bands, of up to three rows, reach from the lowest to the highest. The table has the "
     "number of the {selected}."
-)
-TIME = (
-    "Clients: their own work, divided by the processes that shared it. "
-    "Transport and the rest: what is left of the round."
 )
 TUNING = (
     "Every value was tried on another seed than the table's, which draws other clients and training images; test "
@@ -97,8 +90,6 @@ ELSEWHERE = {"dataset", "classes", "input-shape", "mean", "std", "clients", "met
 """Settings that other lines or the table itself show."""
 USE_ALPHA = ("lda", "feddf", "llt", "quantity")
 """The partitions that alpha has an effect on."""
-PARTS = ("clients", "server", "evaluation", "transport and the rest")
-"""Where a round's seconds go."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +136,7 @@ class Document:
     @property
     def short_table(self) -> Table:
         """The main table with every row's difference from the reference row below its numbers."""
-        return main_table(self.results, beside_reference)
-
-
-def beside_reference(column: ColumnResults) -> dict[str, str]:
-    """Return by row the difference from the reference row, with a star where it is distinguishable."""
-    return {one.row.row: one.in_words + "*" * one.distinguishable for one in differences(column)}
+        return main_table(self.results, with_differences=True)
 
 
 def document(results: ExperimentResults) -> Document:
@@ -197,7 +183,6 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
         Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking),
         Section("clients", "Clients", CLIENTS, of_clients),
         Section("calibration", "Calibration", ABOUT_CALIBRATION, calibration),
-        Section("time", "Time", TIME, of_columns(results, time_table)),
         Section("runs", "Runs", "", [runs_table(results)]),
     ]
 
@@ -332,27 +317,6 @@ def span(values: Sequence[int]) -> str:
     """Return the smallest and the largest of some numbers."""
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def time_table(column: ColumnResults) -> Table:
-    """Return seconds per round by what they went into.
-
-    Clients' own time is divided by the processes that shared it, which is exact when all were equally busy.
-    """
-    lines = []
-    for row in column.measured:
-        by_round = []
-        for record in chain.from_iterable(run.run.records for run in row.runs):
-            seconds = record.seconds
-            work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
-            rest = seconds.round - work - seconds.server - seconds.evaluation
-            by_round.append((work, seconds.server, seconds.evaluation, max(0.0, rest)))
-        means = np.mean(by_round, axis=0)
-        lines.append([row.row, *(f"{value:.3f}" for value in (*means, means.sum()))])
-    caption = (
-        "seconds a round, mean over rounds and seeds; rows that share a training share its time."
-    )
-    return table(caption, ("method", *PARTS, "round"), lines)
 
 
 def runs_table(results: ExperimentResults) -> Table:

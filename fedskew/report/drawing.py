@@ -1,4 +1,4 @@
-"""A figure of one panel: four ways to draw one, and its file as SVG, PDF or PNG."""
+"""A figure of one panel: three ways to draw one, and its file as SVG, PDF or PNG."""
 
 import io
 import re
@@ -198,20 +198,16 @@ def forest(effects: Sequence[Effect], unit: str) -> Figure | None:
                 edgecolor=BLUE,
             )
             axes.vlines(found.margin, y - 0.3, y + 0.3, color=INK)
-        set_rows(axes, [textwrap.fill(effect.name, 26, max_lines=3) for effect in effects])
+        names = [textwrap.fill(effect.name, 26, max_lines=3) for effect in effects]
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)  # the first one on top
+        axes.grid(axis="x")
         axes.set_xlabel(f"difference, {unit}".rstrip(", "))
 
     texts = []
     for name, found, _ in effects:
         texts.append(f"{name} {found.mean:+.1f}{ends_words(*found.ends)}")
     return Figure(f"Differences in {unit}: {'; '.join(texts)}.", draw, 0.4 * len(effects) + 1.0)
-
-
-def set_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Name the rows of a panel, the first one on top."""
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.grid(axis="x")
 
 
 def matrix(
@@ -265,35 +261,3 @@ def ticks(names: Sequence[str], most: int) -> tuple[range, list[str]]:
     """Return the places that there is room to name, evenly spaced, and their names."""
     places = range(0, len(names), 1 + (len(names) - 1) // most)
     return places, [textwrap.shorten(names[place], 16, placeholder="...") for place in places]
-
-
-def strip(by_row: Mapping[str, Floats], x: str) -> Figure | None:
-    """Return a dot per client and a bar at the mean; None without rows.
-
-    Args:
-        by_row: the values (seeds, clients), NaN for a client without one.
-        x: label of the axis.
-    """
-    if not by_row:
-        return None
-    means = {row: float(np.nanmean(values_SK)) for row, values_SK in by_row.items()}
-
-    def draw(axes: Axes) -> None:
-        for y, (row, values_SK) in enumerate(by_row.items()):
-            values = np.sort(values_SK[~np.isnan(values_SK)])
-            # Neighbors stand apart without a random number: a report is the same every time.
-            offsets = 0.26 * np.sin(2.4 * np.arange(len(values)))
-            axes.scatter(
-                values,
-                y + offsets,
-                s=8,
-                alpha=0.4,
-                color=BLUE,
-                linewidth=0,
-            )
-            axes.vlines(means[row], y - 0.4, y + 0.4, color=INK, linewidth=2)
-        set_rows(axes, list(by_row))
-        axes.set_xlabel(x)
-
-    numbers = ", ".join(f"{row} {mean:.1f}" for row, mean in means.items())
-    return Figure(f"{x}: mean {numbers}.", draw, 0.34 * len(by_row) + 1.0)

@@ -11,15 +11,13 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 
 from client_app.ranking import margins
 from fedskew.report.claims import Verdict
-from fedskew.report.differences import differences
+from fedskew.report.differences import bytes_until, differences
 from fedskew.report.document import Document
-from fedskew.report.drawing import Effect, Figure, Points, forest, lines, matrix, strip
+from fedskew.report.drawing import Effect, Figure, Points, forest, lines, matrix
 from fedskew.report.format import first_upper, in_percent, words, words_and_unit
 from fedskew.report.inference import Floats
 from fedskew.report.results import ColumnResults, RowResults, SeedResult
-from fedskew.report.rounds_to_target import bytes_until
 from fedskew.report.runs import slug
-from fedskew.report.tables import vectors
 
 GRID = np.linspace(0, 1, 201)
 """The rates at which curves of seeds and classes are averaged."""
@@ -143,18 +141,6 @@ def partition(column: ColumnResults) -> Figure | None:
     return None
 
 
-def spread(column: ColumnResults) -> Figure | None:
-    """Return the clients' accuracies: on their own test sets where they have some, else on their mix of classes."""
-    own = any(run.run.own_test_sets for run in column.runs)
-    key = "client-accuracy" if own else "local-accuracy"
-    by_row = {}
-    for row in column.rows:
-        shares_SK = vectors(row, key)
-        if shares_SK is not None and not np.isnan(shares_SK).all():
-            by_row[row.row] = 100 * shares_SK
-    return strip(by_row, f"{words(key)}, %")
-
-
 Curve = Callable[[NDArray[np.bool_], Floats], Floats]
 """Takes which samples are of a class, and their scores for it; returns a share at the rates of GRID."""
 
@@ -218,6 +204,5 @@ OF_COLUMN: Mapping[str, tuple[str, OfColumn]] = {
     "ranking": ("ROC", roc),
     "ranking precision by recall": ("Precision by recall", precision_by_recall),
     "clients": ("Who holds what", partition),
-    "clients spread over the clients": ("Spread over the clients", spread),
 }
 """The figures of a column: the section's key with what makes the name unique there; title and function."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data import DataError, SettingError
-from data.package_files import ROOT
+from data.packages import ROOT
 from fedskew.formatting import plural
 from fedskew.report.runs import Run
 from server_app.keys import SELECTIONS
@@ -27,8 +27,6 @@ FOLDER = ROOT / "benchmarks" / "papers"
 """The repository's own; a wheel has none."""
 LARGEST = 2**24
 """Bytes of a file's text; without a limit a small file could unpack to fill the memory."""
-SAME_BITS = ("cpu", "torch", "numpy", "device")
-"""Versions with which a run is bit-identical; the code's own version is not among them, as releases keep the bits."""
 
 
 def records_folder(named: Path | None) -> Path:
@@ -148,25 +146,3 @@ def origins(runs: Iterable[Run]) -> list[str]:
         commit = str(run.origin["versions"].get("commit", "unknown"))[:12]
         counts[f"of commit {commit}, {processor}, torch {run.versions['torch']}"] += 1
     return [f"{plural(count, 'run')} {origin}" for origin, count in counts.items()]
-
-
-def compared(kept: Run, repeated: Run) -> tuple[bool, str]:
-    """Return whether a finished repetition has the hash and the numbers of a kept run, and what to say of it."""
-    differing = [name for name in SAME_BITS if kept.versions[name] != repeated.versions[name]]
-    versions = ", ".join(differing)
-    same_numbers = numbers_of(kept) == numbers_of(repeated)
-    if kept.hash == repeated.hash and same_numbers:
-        result = "identical: the same hash and numbers"
-    elif kept.hash == repeated.hash:
-        result = "differs: the same hash, and other numbers than the record's"
-    elif versions:
-        result = f"differs: another hash, and another {versions}, with which bits may differ"
-    else:
-        result = "differs: another hash with the same CPU type and versions"
-    return kept.hash == repeated.hash and same_numbers, f"{result} ({origins([kept])[0]})"
-
-
-def numbers_of(run: Run) -> list[dict[str, Any]]:
-    """Return what is kept of a run's rounds, without what a repetition may change: times and devices."""
-    records = [replace(one, seconds=Seconds(), workers=()) for one in shortened(run)]
-    return [record.to_json() for record in records]

@@ -11,14 +11,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedskew.experiments.claims import Claim, Contrast, HeldBy
-from fedskew.experiments.experiments import (
+from fedskew.experiments import (
     Experiment,
     Suite,
-    edition_columns,
+    claim_of_edition,
     entries_in,
     file_of_suite,
 )
+from fedskew.experiments.claims import HeldBy
 from fedskew.formatting import escaped, p_value
 from fedskew.report.claims import (
     SAYS,
@@ -216,17 +216,6 @@ def papers_report(
     if "data-root" in shown:
         shown["data-root"] = "FOLDER"
     return PapersReport(suite, by_paper, runs, command([suite.name], shown, file))
-
-
-def claim_of_edition(claim: Claim, paper: Experiment, entry: Experiment) -> Claim:
-    """Return a paper's claim about the columns of the entry in which it is measured."""
-    if entry.name == paper.name or paper.here is None:
-        return claim
-    measured = replace(claim, columns=edition_columns(claim, paper, entry))
-    if isinstance(measured, Contrast):
-        peak = paper.here.columns.get(measured.peak, measured.peak)
-        return replace(measured, peak=peak)
-    return measured
 
 
 def markdown(report: PapersReport, day: date) -> str:

@@ -1,4 +1,4 @@
-"""Reports for a terminal and as HTML, Markdown, LaTeX, CSV, JSON and BibTeX, from the same tables; figures as files."""
+"""Reports for a terminal and as HTML, Markdown, LaTeX, CSV and JSON, from the same tables; figures as files."""
 
 import csv
 import io
@@ -206,29 +206,11 @@ def as_json(document: Document) -> dict[str, Any]:
     }
 
 
-def json_text(documents: Sequence[Document]) -> str:
-    """Return all that the tables of the reports show as JSON."""
-    return json.dumps([*map(as_json, documents)], indent=2) + "\n"
-
-
-def bibtex(documents: Sequence[Document]) -> str:
-    """Return the entries of this project, of Flower, and of the methods and data sets of the reports."""
-    cited = {"project"}
-    for document in documents:
-        for row in document.results.experiment.rows:
-            cited.update(row.method.split("+"))
-        cited.update(run.settings.data.dataset for run in document.results.finished)
-    references = yaml.safe_load((HERE / "references.yaml").read_text())
-    entries = [one["entry"].strip() for one in references if cited & {*one["names"]}]
-    return "\n\n".join(entries) + "\n"
-
-
 FORMS: Mapping[str, Callable[[Sequence[Document]], str]] = {
     "--markdown": markdown,
     "--csv": csv_text,
-    "--json": json_text,
+    "--json": lambda documents: json.dumps([*map(as_json, documents)], indent=2) + "\n",
     "--latex": latex,
-    "--bibtex": bibtex,
 }
 """What `fedskew report` prints instead of text for a terminal, by option."""
 

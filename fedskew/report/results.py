@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from data import InputError, SettingError
+from fedskew.experiments import Experiment
 from fedskew.experiments.claims import Better
-from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, Tuned, plan, trials, values_of_rows
 from fedskew.experiments.plan import runs as runs_of
 from fedskew.formatting import plural
@@ -231,8 +231,6 @@ class ExperimentResults:
     """The command that makes the missing runs."""
     tuned: Sequence[Tuned] = ()
     """What the trials gave, by row and column; empty where nothing is tuned."""
-    trial_runs: Collection[str] = ()
-    """The ids of the trials' runs, which are no runs of the table."""
 
     @property
     def assumed(self) -> dict[str, str]:
@@ -325,8 +323,7 @@ def gather(
     Raises:
         SettingError, DataError: as `plan`, `Run.read` and `kept` raise them.
     """
-    tried = trials(experiment, overrides)
-    tuned = tuned_by(tried, experiment)
+    tuned = tuned_by(trials(experiment, overrides), experiment)
     cells = plan(experiment, overrides, tuned=values_of_rows(tuned))
     runs = {}
     for settings in runs_of(cells):
@@ -356,7 +353,6 @@ def gather(
         warnings=tuple(warnings),
         command=command([experiment.name], overrides, file),
         tuned=tuned,
-        trial_runs={trial.run.run_id for trial in tried},
     )
 
 

@@ -1,12 +1,12 @@
-"""Runs that belong to no experiment, as one table per data set: columns by the data's settings, rows by the others."""
+"""The runs of a folder by their data, whatever made them: columns by the data's settings, rows by the others."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
 from data import DataSettings
 from data.readers.catalog import SITES_PREFIX, is_sites
-from fedskew.experiments.experiments import Experiment, Row
+from fedskew.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell
 from fedskew.report.results import ExperimentResults, measured_runs
 from fedskew.report.runs import Run, warnings_of
@@ -22,20 +22,16 @@ OF_COLUMNS = {field.name.replace("_", "-") for field in fields(DataSettings)} | 
 """The settings that two methods are compared under; the others name a row."""
 
 
-def single_runs(
-    results: Path, planned: Collection[str]
-) -> tuple[list[ExperimentResults], list[str]]:
-    """Return the reports on the runs of a folder, and a sentence for each run that is left out.
-
-    Args:
-        results: the folder of the runs' folders.
-        planned: the ids of runs that belong to experiments, which have their own reports.
-    """
+def single_runs(results: Path) -> tuple[list[ExperimentResults], list[str]]:
+    """Return the reports on the runs of a folder, one per data set, and a sentence for each run that is left out."""
     by_data: dict[tuple[str, str], list[Run]] = {}
     left_out: list[str] = []
     for path in sorted(results.iterdir()) if results.is_dir() else ():
         recorded = RunFolder(path).origin().get("settings")
-        if path.name in planned or recorded is None:
+        if recorded is None:
+            if RunFolder(path).rounds_file.exists():
+                rule = "left out, as its settings.json is missing or damaged"
+                left_out.append(f"{path.name}: {rule}")
             continue
         try:
             run = Run.read(settings_of(path, recorded))

@@ -9,8 +9,8 @@ import numpy as np
 
 from client_app.personal import is_personal
 from client_app.ranking import STATED
-from fedskew.experiments.experiments import Experiment
-from fedskew.report.differences import estimated
+from fedskew.experiments import Experiment
+from fedskew.report.differences import differences, estimated, in_rounds, reached, takes_training
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
@@ -29,7 +29,6 @@ from fedskew.report.format import (
 )
 from fedskew.report.inference import RESAMPLES, Estimate, Floats
 from fedskew.report.results import ColumnResults, ExperimentResults, RowResults
-from fedskew.report.rounds_to_target import in_rounds, reached, takes_training
 from server_app.keys import SELECTIONS
 from server_app.record import Spread
 
@@ -119,16 +118,14 @@ def papers_number(experiment: Experiment, row: RowResults) -> float | None:
     return papers[place] if papers else None
 
 
-def main_table(
-    results: ExperimentResults, compared: Callable[[ColumnResults], Mapping[str, str]] | None = None
-) -> Table:
+def main_table(results: ExperimentResults, with_differences: bool = False) -> Table:
     """Return ours beside the paper's: mean and standard deviation, below them the paper's number and what is missing.
 
     A number is strong where it is the highest of the column's rows that have all seeds, and better than chance.
 
     Args:
         results: of an experiment.
-        compared: returns a column's differences from the reference row by row, which then stand below, too.
+        with_differences: whether each row's difference from the reference row stands below; of rounds there is none.
     """
     experiment = results.experiment
     metrics = {column.metric for column in results.columns}
@@ -141,11 +138,13 @@ def main_table(
             below = f"{metric}, {below}"
         headings.append(TableCell(column.name or metric, below))
         best = best_mean(experiment, column)
-        # Differences are of numbers, and this table can have rounds.
-        differences = {} if compared is None or experiment.reaches else compared(column)
+        beside = {}
+        if with_differences and not experiment.reaches:
+            for one in differences(column):
+                beside[one.row.row] = one.in_words + "*" * one.distinguishable
         for row, line in zip(column.rows, lines, strict=True):
             cell = main_cell(experiment, row, column, best)
-            texts = [cell.below, differences.get(row.row, "")]
+            texts = [cell.below, beside.get(row.row, "")]
             line.append(replace(cell, below="; ".join(filter(None, texts))))
 
     seeds = ", ".join(map(str, results.seeds))
@@ -156,9 +155,9 @@ def main_table(
         over = f"over seeds {seeds}"
     if len(results.seeds) == 1:
         over = f"of seed {seeds}"
-    beside = "; below, the paper's number and ours minus it" if experiment.cells else ""
-    caption = f"{what}, {over}{beside}."
-    if compared is not None and not experiment.reaches:
+    papers = "; below, the paper's number and ours minus it" if experiment.cells else ""
+    caption = f"{what}, {over}{papers}."
+    if with_differences and not experiment.reaches:
         last = f"the difference from {results.reference} (95 % interval; * distinguishable)"
         caption += f" Last, {last}."
     return table(caption, headings, lines)
@@ -237,29 +236,24 @@ def number_table(
     headings = ["method"]
     lines: list[Line] = [[row.row] for row in column.measured]
     for heading, (metric, selection) in numbers.items():
-        if metric.endswith("worst-decile") and not has_decile(column):
+        most = max((run.run.clients for run in column.runs), default=0)
+        if metric.endswith("worst-decile") and most < LEAST_CLIENTS_OF_DECILE:
             continue
         rows = [row.by(metric or column.metric, selection) for row in column.measured]
         if any(row.estimate for row in rows):
             headings.append(heading)
             for row, line in zip(rows, lines, strict=True):
                 found = estimated(row) if intervals else row.estimate
-                ends = ends_of_mean(found, row.metric) if intervals and found else ""
+                ends = ""
+                if intervals and found:
+                    low, high = found.ends
+                    if in_percent(row.metric):
+                        low, high = max(low, 0.0), min(high, 100.0)
+                    ends = (
+                        ends_words(low, high, row.metric).replace("+", "").strip()
+                    )  # no differences
                 line.append(TableCell(spread_words(found, row.metric), ends))
     return table(caption, headings, lines if len(headings) > 1 else [])
-
-
-def ends_of_mean(found: Estimate, metric: str) -> str:
-    """Return the 95 % interval of a mean; of a share within 0 and 100 percent."""
-    low, high = found.ends
-    if in_percent(metric):
-        low, high = max(low, 0.0), min(high, 100.0)
-    return ends_words(low, high, metric).replace("+", "").strip()  # no differences
-
-
-def has_decile(column: ColumnResults) -> bool:
-    """Return whether a run of the column has clients enough for a worst decile."""
-    return any(run.run.clients >= LEAST_CLIENTS_OF_DECILE for run in column.runs)
 
 
 def selection_table(column: ColumnResults) -> Table:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,25 +12,21 @@ from client_app.process import code_version
 from data import DataError, DataSettings, SettingError, federate
 from data.data_warnings import refuse_untrainable
 from fedskew.data_check import print_warnings
-from fedskew.engines import ANY, Resources
+from fedskew.engines import JobResult, Resources
 from fedskew.experiments.plan import Cell
-from fedskew.sweep.progress import Job, JobResult, Overview
 from server_app.plugins import check_new_methods
 from server_app.round_selection import refuse_unvalidated
 from server_app.run_folder import PACKAGES, RunFolder, divergence_words
 from server_app.run_settings import RunSettings
-
-Summaries = dict[str, dict[str, Any]]
-"""By run id."""
 
 
 def run_all(
     planned: Sequence[RunSettings],
     cells: Sequence[Cell],
     console: Console,
-    resources: Resources = ANY,
-) -> tuple[Summaries, dict[str, str]]:
-    """Execute the runs and return the summaries of those that finished, and why the others did not, by name.
+    resources: Resources,
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Execute the runs and return by run id the summaries of those that finished, and by name why others did not.
 
     The same command on another machine shares the work, where both have the results folder: each takes the runs that
     nobody has finished or is working on.
@@ -44,23 +40,23 @@ def run_all(
     refuse_missing_gpus(planned, resources.engine)
     outcomes = earlier_results(planned, console)
     names = labels(planned, cells)
-    jobs = [Job(run, names[run.run_id]) for run in planned if run.run_id not in outcomes]
-    for method in dict.fromkeys(job.settings.general.method for job in jobs):
+    left = [run for run in planned if run.run_id not in outcomes]
+    for method in dict.fromkeys(run.general.method for run in left):
         check_new_methods(method)
-    unusable = unusable_data(jobs, console)
-    if jobs and len(unusable) == len(planned):
+    unusable = unusable_data(left, names, console)
+    if left and len(unusable) == len(planned):
         reasons = dict.fromkeys(result.reason for result in unusable.values())
         raise DataError("; ".join(reasons))
     outcomes |= unusable
-    jobs = [job for job in jobs if job.settings.run_id not in unusable]
-    if jobs:
+    left = [run for run in left if run.run_id not in unusable]
+    if left:
         # flwr takes a moment to import; mistakes should be reported before that.
-        from fedskew.sweep.pool import conduct
+        from fedskew.sweep.pool import Job, conduct
 
+        jobs = [Job(run, names[run.run_id]) for run in left]
         finished_earlier = sum(result.summary is not None for result in outcomes.values())
-        shared = resources.shared([job.settings for job in jobs])
-        outcomes |= conduct(jobs, shared, Overview(console, jobs, finished_earlier))
-    summaries: Summaries = {}
+        outcomes |= conduct(jobs, resources.shared(left), console, finished_earlier)
+    summaries = {}
     failed = {}
     # In the order of the plan: the runs end in another one every time.
     for name, label in names.items():
@@ -132,30 +128,31 @@ def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
         raise SettingError("device", "cuda", "no GPU is visible here", remedy=remedy)
 
 
-def unusable_data(jobs: Sequence[Job], console: Console) -> dict[str, JobResult]:
-    """Return the outcomes of the jobs whose data are missing or not usable, and print warnings about the data.
+def unusable_data(
+    left: Sequence[RunSettings], names: Mapping[str, str], console: Console
+) -> dict[str, JobResult]:
+    """Return the outcomes of the runs whose data are missing or not usable, and print warnings about the data.
 
     Every partition is made here, so that an impossible one raises SettingError before anything starts.
     """
     warned: set[str] = set()
     unusable: dict[DataSettings, JobResult] = {}
     # In this order each is made once, as `federate` keeps the last few.
-    for job in sorted(jobs, key=lambda job: (repr(job.settings.data), job.settings.general.seed)):
-        data = job.settings.data
+    for run in sorted(left, key=lambda run: (repr(run.data), run.general.seed)):
+        data = run.data
         if data in unusable:
             continue
         try:
             # Downloads what may be downloaded.
-            federation = federate(data, job.settings.general.seed)
+            federation = federate(data, run.general.seed)
             refuse_untrainable(data, federation)
-            refuse_unvalidated(job.settings.general.keep_best, federation)
+            refuse_unvalidated(run.general.keep_best, federation)
             print_warnings(data, federation, console, warned)
         except DataError as error:
             unusable[data] = JobResult(reason=str(error))
         except SettingError as error:
-            raise error.within(job.label) from error
-    of_jobs = {job.settings.run_id: job.settings.data for job in jobs}
-    return {name: unusable[data] for name, data in of_jobs.items() if data in unusable}
+            raise error.within(names[run.run_id]) from error
+    return {run.run_id: unusable[run.data] for run in left if run.data in unusable}
 
 
 def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:

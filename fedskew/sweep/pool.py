@@ -1,7 +1,7 @@
 """Runs in processes of their own, several at a time; a run whose process dies resumes once, in another one.
 
 A run on which another process works, here or on another machine that shares the results folder, waits for its turn: the
-lock of its folder is the queue.
+lock of its folder is the queue. A terminal has a bar meanwhile, and a line per result.
 """
 
 import logging
@@ -14,17 +14,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 import psutil
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from data.package_files import module_name
-from data.text import LineSink, printable, sentence
-from fedskew.engines import Resources, execute, gpus_for
+from data.packages import module_name
+from data.text import LineAboutData, LineAboutRun, LineSink, printable, sentence
+from fedskew.engines import JobResult, Resources, execute, gpus_for
 from fedskew.engines.workers import end_with, fork_server, one_thread_each
+from fedskew.formatting import duration, percent
 from fedskew.signals import end_children, one_interrupt
-from fedskew.sweep.progress import Job, JobResult, Overview
-from server_app.run_folder import FolderBusy, tidy
+from server_app.composition import row_name
+from server_app.round_selection import selected
+from server_app.run_folder import FolderBusy, RunFolder, tidy
 from server_app.run_settings import RunSettings
 
 INTERVAL = 0.5
@@ -37,6 +42,22 @@ FAREWELL = 5.0
 """Seconds that a process has to end after its result."""
 CUDA_CONTEXT = 600 * 2**20
 """Bytes of a GPU's memory that a process takes before it computes anything."""
+DAY = 86_400.0
+"""Seconds over which the mean pace is taken: all that a sweep has trained."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of a sweep."""
+
+    settings: RunSettings
+    label: str
+    """What the user calls it: method, column, seed."""
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder."""
+        return RunFolder(self.settings.folder)
 
 
 @dataclass
@@ -64,10 +85,15 @@ class Running:
 class RunPool:
     """The waiting, running and finished jobs of a sweep."""
 
-    def __init__(self, jobs: Sequence[Job], resources: Resources, overview: Overview) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], resources: Resources, console: Console, finished: int
+    ) -> None:
         self.waiting = deque(jobs)
         self.resources = resources
-        self.overview = overview
+        self.console = console
+        self.finished = finished
+        """The runs that have a summary, of this sweep and from before."""
+        self.all = finished + len(jobs)
         self.running: list[Running] = []
         self.outcomes: dict[str, JobResult] = {}
         self.deaths = Counter[str]()
@@ -75,13 +101,31 @@ class RunPool:
         """Bytes of memory that the largest run so far has taken."""
         self.gpu_share = 0.0
         """Share of a GPU's memory that the largest run so far has taken."""
+        self.rounds = Counter[str]()
+        """The rounds that each job has, by run id."""
+        self.printed: set[str] = set()
+        self.width = max(len(job.label) for job in jobs)
+        self.progress = Progress(
+            TextColumn("all runs"),
+            BarColumn(bar_width=None),
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            speed_estimate_period=DAY,
+        )
+        self.bar = self.progress.add_task(
+            "", total=sum(job.settings.general.rounds for job in jobs)
+        )
 
     def run_here(self) -> None:
         """Run all jobs in this process, one after the other."""
         while self.waiting:
             job = self.waiting.popleft()
-            self.overview.started(job)
-            report_line = partial(self.overview.on_line, job)
+            self.count_earlier_rounds(job)
+            report_line = partial(self.on_line, job)
             self.settle(job, result_of(job.settings, self.resources, report_line))
 
     def run(self) -> None:
@@ -129,7 +173,7 @@ class RunPool:
 
     def begin(self, job: Job, gpu: str) -> None:
         """Start or resume a job."""
-        self.overview.started(job)
+        self.count_earlier_rounds(job)
         try:
             # Deletes once, for all attempts, what is to be overwritten.
             job = replace(job, settings=job.folder.reset(job.settings))
@@ -157,7 +201,7 @@ class RunPool:
             self.settle(one.job, message)
             return
         line, memory, gpu_share = message
-        if self.overview.on_line(one.job, line):
+        if self.on_line(one.job, line):
             one.is_measured = True
             self.memory = max(self.memory, memory)
             self.gpu_share = max(self.gpu_share, gpu_share)
@@ -176,24 +220,93 @@ class RunPool:
         return JobResult(reason=reason, is_to_go_on=True)
 
     def settle(self, job: Job, result: JobResult) -> None:
-        """Record how a job ended, or let it wait for another attempt."""
-        self.overview.ended(job, result)
+        """Record how a job ended and print it, or let it wait for another attempt."""
+        words = result.reason
         if result.is_to_go_on:
             self.waiting.append(job)
         else:
             self.outcomes[job.settings.run_id] = result
+            if result.summary is None:
+                words = f"failed: {words}"
+            else:
+                self.finished += 1
+                words = f"finished  {accuracies(job, result.summary)}"
+            words += f"  ({self.counts()})"
+        self.print(words, job)
+
+    # ---- progress -----------------------------------------------------------------------------------
+
+    def count_earlier_rounds(self, job: Job) -> None:
+        """Count the rounds that a job resumes from."""
+        if not job.settings.general.overwrite:
+            self.has_new_round(job)
+
+    def has_new_round(self, job: Job) -> bool:
+        """Count the rounds of a job so far, and return whether there is a new one."""
+        records = job.folder.rounds()
+        new = records[-1].round - self.rounds[job.settings.run_id] if records else 0
+        if new <= 0:
+            return False
+        self.rounds[job.settings.run_id] += new
+        self.progress.advance(self.bar, new)
+        return True
+
+    def on_line(self, job: Job, line: str) -> bool:
+        """Print a line of a job, but for those about rounds, and return whether it is one about a round.
+
+        A line per round would hide the results.
+        """
+        is_round = self.has_new_round(job)
+        if isinstance(line, LineAboutData):
+            self.print(line)
+        elif not is_round and not isinstance(line, LineAboutRun):
+            self.print(line, job)
+        return is_round
+
+    def print(self, line: str, job: Job | None = None) -> None:
+        """Print a line, about a job or all, but once: all runs on the same data say the same of them."""
+        if job is not None:
+            line = f"{job.label:<{self.width}}  {line}"
+        if line not in self.printed:
+            self.printed.add(line)
+            self.console.print(line, markup=False)
+
+    def counts(self) -> str:
+        """Return one line about all jobs."""
+        words = [f"{self.finished} of {self.all} done", f"{len(self.running)} running"]
+        if self.waiting:
+            words.append(f"{len(self.waiting)} waiting")
+        failed = sum(result.summary is None for result in self.outcomes.values())
+        if failed:
+            words.append(f"{failed} failed")
+        left = self.progress.tasks[0].time_remaining
+        if left is not None and (self.running or self.waiting):
+            words.append(f"about {duration(left)} left")
+        return ", ".join(words)
 
 
-def conduct(jobs: Sequence[Job], resources: Resources, overview: Overview) -> dict[str, JobResult]:
+def accuracies(job: Job, summary: dict[str, Any]) -> str:
+    """Return the balanced accuracy of every model of a finished run, in percent."""
+    words = []
+    for name in summary["models"]:
+        row = row_name(job.settings.parts, name)
+        words.append(f"{row} {percent(selected(summary, name)['balanced-accuracy'])}")
+    return "  ".join(words)
+
+
+def conduct(
+    jobs: Sequence[Job], resources: Resources, console: Console, finished: int = 0
+) -> dict[str, JobResult]:
     """Run the jobs and return each one's outcome by the run's id.
 
     Args:
         jobs: to be begun in this order.
         resources: as `Resources.shared` returns them.
-        overview: is shown meanwhile.
+        console: gets the bar, and a line per result.
+        finished: how many runs of the sweep have finished earlier.
     """
-    pool = RunPool(jobs, resources, overview)
-    with one_interrupt(), overview.progress:
+    pool = RunPool(jobs, resources, console, finished)
+    with one_interrupt(), pool.progress:
         if resources.engine == "ray":
             pool.run_here()  # Ray has the processes, and takes the machine for each run
         else:

@@ -97,7 +97,7 @@ def ask(
     sent["model"] = pack(shared_of(run_spec_in(Path())))
     content = RecordDict({**sent, "task": ConfigRecord(config)})
     message = Message(content, dst_node_id=1, message_type="train.clients")
-    (reply,) = grid.send_and_receive([message])
+    (reply,) = grid.pull_messages(grid.push_messages([message]))
     assert not reply.has_error(), reply.error
     return dict(reply.content)
 

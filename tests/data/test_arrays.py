@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -44,7 +43,6 @@ SAME = {
     "names in another order": (
         {key: np.array(["cat", "dog"])[1 - part] for key, part in LABELS.items()}, {"classes": "dog,cat"}, {}
     ),
-    "labels from 1": ({key: part + 1 for key, part in LABELS.items()}, {"first_label": 1}, {}),
     "16 bits": (
         {key: part.astype(np.uint16) * 257 for key, part in IMAGES.items()}, {"pixel_range": "0,65535"}, FLOATS
     ),
@@ -109,20 +107,11 @@ def test_labels_from_1_are_asked_about(tmp_path):
     settings = npz(tmp_path, classes="", train_labels=np.arange(10) % 2 + 1)
     assert guess_settings(settings.dataset, settings).settings["classes"] == "3"
     settings = npz(tmp_path, classes="", **{key: part + 1 for key, part in LABELS.items()})
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match="save labels - 1") as caught:
         guess_settings(settings.dataset, settings)
-    ways = options_of(caught.value.remedy)
-    assert ways == [SetOption("first-label", "1"), SetOption("classes", "3")]
-    for way, classes in zip(ways, ("2", "3"), strict=True):
-        stated = replace(
-            settings,
-            **{
-                way.key.replace("-", "_"): type(settings.first_label)(way.value)
-                if way.key == "first-label"
-                else way.value
-            },
-        )
-        assert guess_settings(settings.dataset, stated).settings["classes"] == classes
+    assert options_of(caught.value.remedy) == [SetOption("classes", "3")]
+    settings = replace(settings, classes="3")
+    assert guess_settings(settings.dataset, settings).settings["classes"] == "3"
 
 
 HEADS = {
@@ -169,32 +158,21 @@ def test_a_member_that_hides_its_training_subjects_hides_them_for_all(tmp_path):
     assert len(set(known.train.subjects.tolist())) == 4 + 10
 
 
-def test_gaps_in_vectors_are_refused_dropped_or_filled(tmp_path):
+def test_gaps_in_vectors_are_refused_or_filled(tmp_path):
     train = np.arange(20, dtype=np.float32).reshape(10, 2)
     train[2, 1] = np.nan
     settings = npz(
         tmp_path, "2", train_images=train, test_images=train[:5], columns=np.array(["age", "bmi"])
     )
-    options = options_of(refused(settings, "row 2", "bmi").remedy)
-    assert options[:2] == [SetOption("missing", "drop"), SetOption("missing", "median")]
+    for missing in ("refuse", "drop"):
+        error = refused(replace(settings, missing=missing), "NaN or infinite number at index 2")
+        assert options_of(error.remedy) == [SetOption("missing", "median")]
     data = load(replace(settings, missing="median"))
     assert data.medians == {"age": 9.0, "bmi": 11.0}
     assert data.train.inputs[2, 1] == data.test.inputs[2, 1] == 11.0
-    twice = np.array(["age", "age"])
-    changed = npz(tmp_path, "2", train_images=train, test_images=train[:5], columns=twice)
-    refused(replace(changed, missing="drop"), "columns: ")
-
-
-def test_a_file_is_refused_before_it_unpacks_to_much_more_than_it_has(tmp_path, monkeypatch):
-    path = tmp_path / "own.npz"
-    images, labels = np.zeros((4, 512, 1024), np.uint8), np.arange(4) % 2
-    arrays = {"train_images": images, "train_labels": labels}
-    np.savez_compressed(path, **arrays, test_images=noise(0, 4, 4, 4), test_labels=labels)
-    settings = DataSettings(f"npz:{path}", classes="2", input_shape="1x4x4")
-    monkeypatch.setattr("data.readers.npz.LARGEST_UNPACKED", 2**21)
-    refused(settings, "must be at most 2 MiB")
-    np.savez(path, **arrays, test_images=noise(0, 4, 4, 4), test_labels=labels)  # of its true size
-    assert len(load(settings).train.labels) == 4
+    for names in (["age", "age"], ["age"], ["age", ""]):
+        parts = {"train_images": train, "test_images": train[:5], "columns": np.array(names)}
+        refused(replace(npz(tmp_path, "2", **parts), missing="median"), "columns: ")
 
 
 # ---- MedMNIST --------------------------------------------------------------------------------------------------------
@@ -203,25 +181,20 @@ def test_a_file_is_refused_before_it_unpacks_to_much_more_than_it_has(tmp_path, 
 def test_medmnist_is_read_from_data_root_or_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     settings = DataSettings("medmnist:toymnist", str(tmp_path), classes="2", input_shape="1x6x5")
-    assert options_of(refused(settings).remedy) == [SetOption("download", "true")]
+    refused(settings, "toymnist.npz: there is no such file")
     write_npz(tmp_path / ".medmnist/toymnist.npz", (6, 5), classes=2)
     data = load(settings)
     (tmp_path / ".medmnist/toymnist.npz").rename(tmp_path / "toymnist.npz")
     assert load(settings).content == data.content
 
 
-def test_medmnist_is_downloaded_by_its_package(tmp_path, monkeypatch):
-    """A stand-in for the package, which writes what the real one downloads."""
-
-    def fetch(split, download, root, size):
-        assert download and size == 64
-        write_npz(Path(root) / "toymnist_64.npz", (6, 5), classes=2)
-
-    info = {"toymnist": {"python_class": "ToyMNIST", "label": {"1": "disease", "0": "normal"}}}
-    monkeypatch.setitem(sys.modules, "medmnist", SimpleNamespace(INFO=info, ToyMNIST=fetch))
-    settings = DataSettings("medmnist:toymnist_64", str(tmp_path), download=True)
-    proposed = {"classes": "normal,disease", "input-shape": "1x6x5"}
-    assert guess_settings(settings.dataset, settings).settings == proposed
-    monkeypatch.setitem(sys.modules, "medmnist", None)
-    stated = {"classes": "2", "input_shape": "1x6x5"}
-    refused(replace(settings, dataset="medmnist:other", **stated), "fedskew[medmnist]")
+def test_the_package_of_medmnist_names_the_classes(tmp_path, monkeypatch):
+    write_npz(tmp_path / "toymnist_64.npz", (6, 5), classes=2)
+    settings = DataSettings("medmnist:toymnist_64", str(tmp_path))
+    for info, classes in (
+        ({"toymnist": {"label": {"1": "disease", "0": "normal"}}}, "normal,disease"),
+        ({}, "2"),
+    ):
+        monkeypatch.setitem(sys.modules, "medmnist", SimpleNamespace(INFO=info))
+        proposed = {"classes": classes, "input-shape": "1x6x5"}
+        assert guess_settings(settings.dataset, settings).settings == proposed

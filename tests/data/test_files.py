@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from data.files import former, rotate
+from data.files import rotate
 from site_agent import service
 
 
@@ -16,14 +16,17 @@ def test_a_log_that_is_small_stays(tmp_path):
     assert not rotate(log, largest=4) and log.read_bytes() == b"1234"
 
 
-def test_former_logs_move_up_and_the_oldest_goes(tmp_path):
+def former(log):
+    return log.with_name(f"{log.name}.1")
+
+
+def test_the_former_log_is_replaced_and_its_owners_alone(tmp_path):
     log = tmp_path / "gate.log"
-    for number in range(5):
+    for number in range(3):
         log.write_bytes(f"log {number}".encode())
-        assert rotate(log, largest=4, kept=3)
-    assert [former(log, number).read_text() for number in (1, 2, 3)] == ["log 4", "log 3", "log 2"]
-    assert len(list(tmp_path.iterdir())) == 4
-    assert log.read_bytes() == b"" and former(log, 1).stat().st_mode & 0o777 == 0o600
+        assert rotate(log, largest=4)
+    assert former(log).read_text() == "log 2" and log.read_bytes() == b""
+    assert len(list(tmp_path.iterdir())) == 2 and former(log).stat().st_mode & 0o777 == 0o600
 
 
 def test_who_has_the_log_open_to_append_writes_on_at_its_beginning(tmp_path):
@@ -32,22 +35,22 @@ def test_who_has_the_log_open_to_append_writes_on_at_its_beginning(tmp_path):
         written.write(b"before\n")
         assert rotate(log, largest=4)
         written.write(b"after\n")
-    assert log.read_bytes() == b"after\n" and former(log, 1).read_bytes() == b"before\n"
+    assert log.read_bytes() == b"after\n" and former(log).read_bytes() == b"before\n"
 
 
 def test_a_copy_that_fails_costs_no_line(tmp_path, monkeypatch):
     log = tmp_path / "gate.log"
     log.write_bytes(b"12345")
-    former(log, 1).write_bytes(b"older")
+    former(log).write_bytes(b"older")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shutil, "copyfileobj", full)
+    monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(OSError):
         rotate(log, largest=4)
-    assert log.read_bytes() == b"12345" and former(log, 1).read_bytes() == b"older"
-    assert not former(log, 0).exists()
+    assert log.read_bytes() == b"12345" and former(log).read_bytes() == b"older"
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_sites_log_rotates_while_it_is_written(tmp_path, monkeypatch):
@@ -62,5 +65,5 @@ def test_a_sites_log_rotates_while_it_is_written(tmp_path, monkeypatch):
         for handler in logger.handlers[len(before) :]:
             handler.close()
         logger.handlers[:] = before
-    assert len(list(tmp_path.iterdir())) == 6
+    assert len(list(tmp_path.iterdir())) == 2
     assert "line 19" in (tmp_path / "site.log").read_text()

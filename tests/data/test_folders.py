@@ -4,7 +4,6 @@ What an image file says of itself is in tests/fedskew/test_what_image_files_stat
 """
 
 import sys
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,6 @@ from PIL import Image
 from data import DataError, DataSettings, load
 from data.errors import SetOption, options_of
 from data.readers.array_conversion import bring_to
-from data.readers.intensity import spread
 from data.readers.user_data import guess_settings
 from data.resolve import require_there
 
@@ -119,19 +117,6 @@ def test_luma_is_pils():
     assert np.array_equal(grey[0, 0], np.asarray(Image.fromarray(colors[0]).convert("L")))
 
 
-# ---- pictures that are large or broken -------------------------------------------------------------------------------
-
-
-def test_a_picture_that_is_too_large_is_refused(tmp_path, monkeypatch):
-    settings, before = pets(tmp_path), Image.MAX_IMAGE_PIXELS
-    monkeypatch.setattr("data.readers.medical.LARGEST_IMAGE", 64)
-    assert load(settings).train.inputs.shape[0] == 3
-    assert before == Image.MAX_IMAGE_PIXELS  # others that open images have their own limit
-    (tmp_path / "pets/train/cat/1.png").touch()  # no cached copy any more
-    monkeypatch.setattr("data.readers.medical.LARGEST_IMAGE", 63)
-    refused(settings, tmp_path / "pets/train/cat/2.png")
-
-
 # ---- more than 8 bits: what is black and what is white ---------------------------------------------------------------
 
 
@@ -188,17 +173,6 @@ def test_floats_far_from_what_mean_and_std_say_are_asked_about(tmp_path):
     assert np.allclose(check(images, pixel_range="0,255"), images / 255, atol=1e-6)
     assert np.allclose(check(images, mean="128", std="64"), images)
     assert np.allclose(check((images - 128) / 64), (images - 128) / 64, atol=1e-5)
-
-
-def test_the_images_that_are_looked_at_are_few_and_of_every_site_and_class():
-    groups = [("a", 0)] * 5000 + [("a", 1)] * 3 + [("b", 0)] * 2000 + [("b", 1)]
-    places = spread(groups, 100)
-    assert places == sorted(set(places))
-    counts = Counter(groups[place] for place in places)
-    assert counts == {("a", 0): 25, ("a", 1): 3, ("b", 0): 25, ("b", 1): 1}
-    assert {0, 4999, 7003} <= set(places)  # a group's ends too
-    assert len(spread([0] * 10_000, 50)) == 50
-    assert len(spread(["a"] * 90 + ["b"], 91)) == 91  # all, where there are no more
 
 
 # ---- the datasets library --------------------------------------------------------------------------------------------

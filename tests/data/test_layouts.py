@@ -51,24 +51,10 @@ def test_class_maps(tmp_path, alias, classes, domain):
     layouts.write_domainnet(tmp_path, 4)
     layouts.write_office(tmp_path, {domain: 5})
     name = f"{alias.split('-')[0]}-{domain}"
-    raw = read_layout(name, DataSettings(name, str(tmp_path)), (3, 8, 8))
+    raw = read_layout(name, DataSettings(name, str(tmp_path), input_shape="3x8x8"))
     for split in (raw.train, raw.test):
         folders = [split.images.path(index).parent.name for index in range(len(split.labels))]
         assert [classes.split()[label] for label in split.labels] == folders
-
-
-def test_a_mat_file_is_refused_before_it_unpacks_to_much_more_than_it_has(tmp_path, monkeypatch):
-    from scipy.io import savemat
-
-    for split in ("train", "test"):
-        layouts.write_mat(tmp_path / f"SVHN/{split}_32x32.mat", 10, 1, 0)
-    settings = DataSettings("svhn", str(tmp_path))
-    monkeypatch.setattr("data.readers.npz.LARGEST_UNPACKED", 2**20)
-    assert len(load(settings).train.labels) == 10
-    arrays = {"X": np.zeros((32, 32, 3, 600), np.uint8), "y": np.ones((600, 1), np.uint8)}
-    savemat(tmp_path / "SVHN/train_32x32.mat", arrays, do_compression=True)
-    with pytest.raises(DataError, match="X, y: 2 MiB unpacked: must be at most 1 MiB"):
-        load(settings)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from data import DataSettings, SettingError, federate, partitions
 from data.partitions import (
-    by_domain,
     classes_per_client,
     domain_parts,
     domain_shares,
@@ -104,9 +103,6 @@ REFUSED = {
     ),
     "feddf with less than a group": (
         lambda: feddf(BALANCED, 9, 0.5, draws()), "clients", lambda: feddf(BALANCED, 10, 0.5, draws())
-    ),
-    "llt with no multiple of the classes": (
-        lambda: llt(BALANCED, 15, 10, 0.9, draws()), "clients", lambda: llt(BALANCED, 20, 10, 0.9, draws())
     ),
     "more classes than there are": (
         lambda: classes_per_client(BALANCED, 10, 10, 11, draws()),
@@ -306,11 +302,6 @@ def test_a_client_holds_so_many_classes_and_shares_them_equally(clients, held):
 
 DOMAINS = np.repeat([0, 1, 2], [7438, 7438, 1000])
 IN_DOMAINS = draws(3).integers(0, 10, len(DOMAINS))
-
-
-def test_each_domain_is_a_client():
-    parts = by_domain(np.array([0, 1, 0, 2, 1]), 3)
-    assert [part.tolist() for part in parts] == [[0, 2], [1, 4], [3]]
 
 
 def test_ten_parts_of_a_domain():

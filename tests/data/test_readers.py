@@ -23,7 +23,7 @@ from layouts import ClassLabel, Value, noise, part_of, write_image, write_npz
 from PIL import Image
 
 from data import DataSettings, federate, load
-from data.export import save_partition
+from data.partition_files import save_partition
 from data.readers.catalog import KNOWN, is_own, members
 from data.readers.image_files import ImageFiles
 from data.readers.user_data import KINDS
@@ -369,7 +369,7 @@ FEDERATIONS = {
     },
     "patients held out": {**PATIENTS, "holdout_per_class": 3},
     "patients for validation": {**PATIENTS, "validation_fraction": 0.4},
-    "file": {"partition_file": "partition.json", "holdout_per_class": 2},
+    "file": {"partition_file": "partition.json"},
 }  # fmt: skip
 """Settings by name; all partitions are among them."""
 
@@ -377,7 +377,7 @@ FEDERATIONS = {
 def federation_of(stated, folder):
     """Return the federation of a row. `patients` is a table of two rows a patient."""
     if "partition_file" in stated:
-        saved = {"clients": 3, "alpha": 0.5, "holdout_per_class": 2}
+        saved = {"clients": 3, "alpha": 0.5}
         save_partition(federate(DataSettings(**saved), 1), folder / "partition.json")
         stated = {**stated, "partition_file": str(folder / "partition.json")}
     if stated.get("dataset") == "patients":

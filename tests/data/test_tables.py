@@ -10,7 +10,7 @@ from PIL import Image
 from data import DataError, DataSettings, federate, load, resolve
 from data.errors import SetOption, options_of
 from data.readers.rows import classes_of, is_missing
-from data.readers.splits import fifth
+from data.readers.splits import Split, fifth
 from data.readers.user_data import guess_settings
 
 HEAD = "size,weight,label"
@@ -127,13 +127,15 @@ REFUSED = {
     "a text with a comma beside points": (["size\tw\tlabel", "1.5\tx, 2\ta", "2.5\ty\tb"], "row 2, column w"),
     "a comma between commas": (["size,label", '"1,5",a'], "row 2, column size: '1,5'"),
     "one class": ([HEAD, "1,1,a", "1,2,a"], "column label: 2 rows of 1 classes"),
-    "too few to test": ([HEAD, "1,1,a", "2,2,a", "3,3,b", "4,4,b"], "a fifth"),
-    "torn subject": ([f"{HEAD},subject", "1,1,a,s", "1,2,b,s"], "column subject: 's'"),
+    "too few to test": ([HEAD, "1,1,a", "2,2,a", "3,3,b", "4,4,b"], "cannot be split 80 to 20"),
     "two labels": (["size,label,diagnosis", "1,a,b"], "columns label and diagnosis"),
     "an unknown split": ([f"{HEAD},split", "1,1,a,x", "1,2,b,x"], "column split: 'x'"),
     "split and fold": ([f"{HEAD},split,fold", "1,1,a,train,1", "1,2,b,test,2"], "column split and column fold"),
     "patient on two sides": (
         [f"{HEAD},patient,split", "1,1,a,p,train", "1,2,b,p,test"], "column patient: 'p'"
+    ),
+    "subject on two sides": (
+        [f"{HEAD},subject,split", "1,1,a,p,train", "1,2,b,p,test"], "column subject: 'p'"
     ),
     "no test data at a site": (
         [f"{HEAD},site,split", *(f"{row},X,{('train', 'test')[k % 2]}" for k, row in enumerate(ROWS)), "1,1,a,Q,train"],
@@ -223,7 +225,8 @@ def test_the_split_is_by_class_and_each_sample_is_tested_once(tmp_path):
 def test_the_only_patient_of_a_class_trains():
     labels_N, patients_N = np.repeat([0, 1], [10, 1]), np.arange(11)
     for number in range(5):
-        tested_N = fifth(labels_N, DataSettings(test_fold=number), "here", None, patients_N)
+        split = Split(labels_N, labels_N, "here", "", subjects=patients_N)
+        tested_N = fifth(split, DataSettings(test_fold=number))
         assert not tested_N[10] and tested_N.sum() == 2
 
 
@@ -266,8 +269,7 @@ def test_paths_that_lead_out_of_the_folder(tmp_path):
         settings = pictures(tmp_path / "in", "label")
         file = tmp_path / "in/cells.csv"
         file.write_text(f"{file.read_text()}\n{path},a")
-        assert options_of(refused(settings).remedy) == [SetOption("outside-folder", "true")]
-        data = load(replace(settings, outside_folder=True))
+        data = load(settings)
         assert len(data.train.labels) + len(data.test.labels) == 61
 
 

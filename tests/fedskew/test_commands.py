@@ -19,9 +19,10 @@ from command_line import FedSkew
 
 import fedskew as workbench
 from fedskew.cli.application import COMMANDS, loaded
-from fedskew.cli.run_selection import choose
+from fedskew.cli.options import choose
 from fedskew.experiments.plan import runs
 
+MINE = "--experiments experiments.yaml"
 QUICK = "--engine inprocess --set rounds=1 --set local-steps=1 --set model=linear"
 SUMMARY = [
     "run", "method", "rows", "rounds", "models", "failures", "hash", "partition-hash", "seconds-of-this-start",
@@ -31,14 +32,17 @@ REPORT = [
     "runs", "command",
 ]  # fmt: skip
 DIAGNOSIS = [
-    "of", "skews", "failing", "try-first", "line", "remark", "small-sites", "without-samples", "statistics", "moments",
+    "of", "skews", "failing", "line", "remark", "without-samples", "statistics", "moments",
 ]  # fmt: skip
 Good = tuple[str, list[str]]
 GOOD: dict[str, list[Good]] = {
     "run": [
         (f"{QUICK} --results results --json", SUMMARY),
-        (f"mine {QUICK} --results results --json", SUMMARY),
-        ("mine --dry-run --json", ["run", "label", "model", "rounds", "left", "missing", "cost"]),
+        (f"mine {MINE} {QUICK} --results results --json", SUMMARY),
+        (
+            f"mine {MINE} --dry-run --json",
+            ["run", "label", "model", "rounds", "left", "missing", "cost"],
+        ),
     ],
     "list": [
         ("methods --json", ["method", "what", "parts", "uploads beside the model", "paper"]),
@@ -63,7 +67,7 @@ GOOD: dict[str, list[Good]] = {
 }
 """By command: good calls, and the keys that its JSON has, or each element of it; without keys, it prints text."""
 ELSEWHERE = {
-    "select", "verify",
+    "select",
     *(f"federation {name}" for name in (
         "add", "agree", "alive", "renew", "run", "serve", "status", "submit", "up",
     )),
@@ -81,7 +85,6 @@ BAD = {
     "select": "--minutes 1 --target best",
     "report": "no-experiment",
     "keep": "demo",
-    "verify": "papers --records kept",
     "export": "no-run",
     "predict": "no-model images.npz",
     "federation add": "nowhere north KEY",
@@ -217,7 +220,6 @@ MISTAKES = {
     "data check here.csv --set test-fold=x": "test-fold = 'x'",
     "run --row fedavg": "--row = ['fedavg']: is for several runs",
     "select --minutes 1 --set results=kept": "results = 'kept': is stated by --results",
-    "verify papers --set results=kept": "results = 'kept': has no effect",
 }
 """Command lines, each with words of the sentence that refuses it."""
 
@@ -276,7 +278,8 @@ def test_an_experiment_ends_with_the_text_of_its_report(
     room: Path, fedskew: FedSkew, seeds: str
 ) -> None:
     words = ["mine", "--results", "results", *QUICK.split()[2:]]
-    status, output, errors = fedskew("run", *words, "--engine", "inprocess", "--seed", seeds)
+    own = MINE.split()
+    status, output, errors = fedskew("run", *words, *own, "--engine", "inprocess", "--seed", seeds)
     assert status == 0, errors
     entry = json.loads((room / "experiments.yaml").read_text())
     entry["mine"]["seeds"] = [int(seed) for seed in seeds.split(",")]
@@ -348,7 +351,10 @@ def test_bad_settings_are_one_sentence_before_any_engine_starts(
         ("--seed 0,x", "--seed = 'x': must be integers"),
         ("--seed 0 --set seed=1", "--seed = '0': --set states it as well"),
         ("demo --method fedavg", "does not go with experiments"),
-        ("fails --set rounds=-1", "fails-fedshift-one-class: rounds = -1: must be 0 to 1000000"),
+        (
+            "fails --set rounds=-1",
+            "fails-fedshift-one-class: rounds = -1: must be at least 0 and at most 1000000",
+        ),
         ("--jobs 2", "--jobs = 2: is for several runs"),
         ("--workers -1", "-1 is not in the range x>=0."),
         ("--results=", "results = '': must name a folder"),

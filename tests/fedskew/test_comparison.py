@@ -9,7 +9,7 @@ import torch
 
 import fedskew
 from data import DataError, DataSettings, SettingError, load
-from fedskew.comparison import Comparison
+from fedskew.api import Comparison
 
 
 def arrays(samples: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

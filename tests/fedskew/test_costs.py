@@ -6,7 +6,7 @@ import pytest
 from command_line import FedSkew
 from in_process import experiment, small
 
-from fedskew.costs import ObservedRounds, rounds_left
+from fedskew.execution import cost_of, observed_runs, rounds_left
 
 
 def test_rounds_of_the_same_training_are_the_cost(tmp_path: Path) -> None:
@@ -15,8 +15,8 @@ def test_rounds_of_the_same_training_are_the_cost(tmp_path: Path) -> None:
     same = small(
         tmp_path, seed=1, method="ccvr", rounds=30, learning_rate=0.2, alpha=0.3, evaluate_every=3
     )
-    observed = ObservedRounds(str(tmp_path))
-    cost = observed.cost(same, 10)
+    observed = observed_runs(str(tmp_path))
+    cost = cost_of(same, 10, observed)
     assert cost is not None
     evaluations = first.seconds.evaluation + second.seconds.evaluation
     training = (first.seconds.round + second.seconds.round - evaluations) / 2
@@ -25,7 +25,7 @@ def test_rounds_of_the_same_training_are_the_cost(tmp_path: Path) -> None:
     assert cost.down == 5 * (first.bytes_down + second.bytes_down)
     for key, value in {"batch_size": 8, "model": "small-cnn", "method": "fedavg"}.items():
         other = small(tmp_path, **{"method": "ccvr", key: value})
-        assert observed.cost(other, 10) is None
+        assert cost_of(other, 10, observed) is None
     assert (
         rounds_left(small(tmp_path, seed=3, method="ccvr", evaluate_every=2)) == 0
         and rounds_left(same) == 30

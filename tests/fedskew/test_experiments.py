@@ -9,7 +9,7 @@ import pytest
 from client_app.client import Variant, affects_training
 from client_app.variants import VARIANTS
 from data import SettingError
-from fedskew.experiments.experiments import FILE, Experiment, entries_in, experiment, find_all
+from fedskew.experiments import FILE, Experiment, entries_in, experiment, find_all
 from fedskew.experiments.plan import Cell, plan, runs, selected, split
 from server_app.run_settings import RunSettings
 
@@ -117,25 +117,22 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(
 
 
 def test_a_file_of_one_s_own_goes_before_the_shipped_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
 ) -> None:
     with pytest.raises(SettingError) as caught:
         find_all(["demo", "dmo"])
     assert (caught.value.value, caught.value.remedy) == ("dmo", "did you mean demo?")
-    monkeypatch.chdir(tmp_path)
-    for name, rounds in (("experiments.yaml", 1), ("others.yaml", 2)):
-        entry = f"{{title: Mine, methods: [fedavg], settings: {{rounds: {rounds}}}}}"
-        Path(name).write_text(f"mine: {entry}\ndemo-tail: {entry}\n")
-    (mine, tail, tails) = find_all(["mine", "demo-tail", "demo-tails"])
+    entry = "{title: Mine, methods: [fedavg], settings: {rounds: 1}}"
+    file = tmp_path / "others.yaml"
+    file.write_text(f"mine: {entry}\ndemo-tail: {entry}\n")
+    (mine, tail, tails) = find_all(["mine", "demo-tail", "demo-tails"], file)
     assert (mine.settings, tail.settings, tails.title) == (
         {"rounds": 1},
         {"rounds": 1},
         SHIPPED["demo-tails"].title,
     )
-    assert caplog.messages == ["read from ./experiments.yaml: mine, demo-tail"]
-    assert find_all(["mine"], Path("others.yaml"))[0].settings == {"rounds": 2}
     with pytest.raises(SettingError) as caught:
-        find_all(["nowhere"], Path("others.yaml"))
+        find_all(["nowhere"], file)
     assert caught.value.rule == "is not in others.yaml or experiments.yaml"
 
 

@@ -78,9 +78,7 @@ def test_the_card_has_the_run_s_numbers_its_paper_and_what_left_the_sites(
     score = json.loads(creff.summary_file.read_text())["models"]["creff"]["last"][
         "balanced-accuracy"
     ]
-    (result,) = front["model-index"][0]["results"]
-    balanced = {"type": "balanced_accuracy", "value": round(score, 4), "name": "balanced accuracy"}
-    assert result["metrics"][0] == balanced
+    assert front["pipeline_tag"] == "image-classification" and "creff" in front["tags"]
     assert f"| **creff** | {100 * score:.1f} |" in card and "| fedavg | " in card
     for words in ("Shang et al., IJCAI 2022", "head gradients of each class held"):
         assert words in card
@@ -124,8 +122,6 @@ def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(
     export(TrainedRun(folder, unfinished=True), tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
     assert "**The run was not finished**" in card
-    results = yaml.safe_load(card.split("---\n")[1])["model-index"][0]["results"]
-    assert bool(results) == folder.rounds_file.exists()
     folder.checkpoint_file.unlink()
     with pytest.raises(DataError):
         TrainedRun(folder, unfinished=True)
@@ -207,7 +203,7 @@ def test_an_earlier_export_is_replaced_and_nothing_else(
     creff: RunFolder, fedbn: RunFolder, tmp_path: Path
 ) -> None:
     folder = exported(fedbn, tmp_path / "model")
-    (folder / "site-old.onnx").write_bytes(b"")
+    (folder / "model.onnx").write_bytes(b"")
     exported(creff, folder)
     assert {file.name for file in folder.iterdir()} == {"model.safetensors", "README.md"}
     (tmp_path / "thesis").mkdir()
@@ -264,19 +260,21 @@ def test_onnx_without_its_packages_is_one_sentence(
     assert not (tmp_path / "model").exists()
 
 
-def test_onnx_gives_each_site_s_model_s_outputs(fedbn: RunFolder, tmp_path: Path) -> None:
+def test_onnx_gives_the_model_s_outputs(creff: RunFolder, fedbn: RunFolder, tmp_path: Path) -> None:
     """From pixels that are not normalized."""
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    folder = ModelFolder(exported(fedbn, tmp_path / "model", onnx=True))
+    folder = ModelFolder(exported(creff, tmp_path / "model", onnx=True))
     about = folder.description
     mean, std = about.scale()
-    pixels = torch.rand(5, 1, 8, 8)
-    for site in ("bright", "dark"):
-        file = folder.path / f"site-{site}.onnx"
-        session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
-        (outputs,) = session.run(["logits"], {"pixels": pixels.numpy()})
-        folder.model.load_state_dict({**folder.shared, **folder.sites[site]})
-        with torch.no_grad():
-            logits = folder.model.eval()((pixels - mean) / std)
-        assert (torch.from_numpy(outputs) - logits).abs().max() < 1e-5
+    pixels = torch.rand(5, *about.shape)
+    session = runtime.InferenceSession(
+        folder.path / "model.onnx", providers=["CPUExecutionProvider"]
+    )
+    (outputs,) = session.run(["logits"], {"pixels": pixels.numpy()})
+    folder.model.load_state_dict(folder.shared)
+    with torch.no_grad():
+        logits = folder.model.eval()((pixels - mean) / std)
+    assert (torch.from_numpy(outputs) - logits).abs().max() < 1e-5
+    with pytest.raises(SettingError):
+        exported(fedbn, tmp_path / "of sites", onnx=True)

@@ -8,17 +8,17 @@ import pytest
 import yaml
 
 from data import SettingError
-from fedskew.experiments.claims import HeldBy
-from fedskew.experiments.experiments import (
+from fedskew.experiments import (
     FILE,
     Experiment,
     Suite,
-    edition_columns,
+    claim_of_edition,
     entries_in,
     experiment,
     find_all,
     sized_suite,
 )
+from fedskew.experiments.claims import HeldBy
 from fedskew.experiments.plan import plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +111,7 @@ def test_a_claim_is_measured_in_the_edition_s_columns_in_its_own_order(tmp_path:
     entries = entries_in(file_of(tmp_path, claims=claims))
     large, small = entries["large"], entries["small"]
     assert isinstance(large, Experiment) and isinstance(small, Experiment)
-    columns = [edition_columns(claim, large, small) for claim in large.claims]
+    columns = [claim_of_edition(claim, large, small).columns for claim in large.claims]
     assert columns == [("d", "e"), ("e", "d")]
 
 

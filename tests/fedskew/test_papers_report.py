@@ -1,4 +1,4 @@
-"""Suites of statements at the commands: run, keep, report and verify."""
+"""Suites of statements at the commands: run, keep and report."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from command_line import FedSkew
 
-from data.package_files import ROOT
+from data.packages import ROOT
+from fedskew.experiments import experiment
 from fedskew.experiments.claims import claim_of
-from fedskew.experiments.experiments import experiment
 from fedskew.report.claims import Verdict
 from fedskew.report.papers import Statement
 

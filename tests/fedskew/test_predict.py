@@ -255,13 +255,13 @@ def test_a_model_says_how_its_inputs_were_read(
 ) -> None:
     run = TrainedRun(RunFolder(Path((digits / "run.txt").read_text()), moved=True), "average")
     assert "pixel-range" not in run.description.metadata()
-    run.settings = {**run.settings, "pixel-range": "0,4080", "first-label": 1}
+    run.settings = {**run.settings, "pixel-range": "0,4080"}
     metadata = run.description.metadata()
     model = rewritten(
         digits / "average", tmp_path / "model", lambda _, known: known.update(metadata)
     )
     with np.load(digits / "test.npz") as arrays:
-        images, labels = arrays["images"].astype(np.int16) * 16, arrays["labels"] + 1
+        images, labels = arrays["images"].astype(np.int16) * 16, arrays["labels"]
     np.savez(tmp_path / "wide.npz", images=images, labels=labels)
     status, output, errors = fedskew("predict", model, tmp_path / "wide.npz", "--json")
     assert status == 0, errors

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from data import SettingError
 from fedskew.engines import Resources, gpus_for
-from fedskew.sweep.pool import Running, RunPool
-from fedskew.sweep.progress import Job, Overview
+from fedskew.sweep.pool import Job, Running, RunPool
 
 
 @pytest.mark.parametrize(
@@ -58,8 +57,7 @@ def test_options_of_other_engines_are_refused(resources: Resources, option: str)
 def pool_of(results: Path, jobs: int) -> RunPool:
     """Return a pool of runs, none of which has begun."""
     planned = [Job(small(results, seed=seed), f"seed {seed}") for seed in range(jobs)]
-    overview = Overview(Console(file=io.StringIO()), planned)
-    pool = RunPool(planned, Resources("inprocess", jobs), overview)
+    pool = RunPool(planned, Resources("inprocess", jobs), Console(file=io.StringIO()), 0)
     pool.gpus = []
     return pool
 

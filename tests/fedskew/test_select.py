@@ -15,7 +15,7 @@ from rich.console import Console
 
 from data import SettingError
 from fedskew import select as selection
-from fedskew.experiments.experiments import Experiment
+from fedskew.experiments import Experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.inference import Estimate, with_interval
 from fedskew.select import ends, permissions_of, select

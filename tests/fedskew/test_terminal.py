@@ -8,7 +8,7 @@ from command_line import FedSkew
 from rich.table import Table
 from rich.text import Text
 
-from fedskew.cli.terminal import console
+from fedskew.formatting import console
 
 
 def test_control_characters_are_written_as_text(

@@ -12,7 +12,7 @@ import yaml
 from command_line import FedSkew
 
 from data import SettingError
-from fedskew.experiments.experiments import Experiment, experiment
+from fedskew.experiments import Experiment, experiment
 from fedskew.experiments.plan import Tuned, plan, trials, values_of_rows
 
 RATES = [0.001, 0.05, 0.3]

@@ -233,18 +233,6 @@ def test_dark_images_are_asked_about_unless_a_window_says_how_they_are_shown(tmp
         loaded(dark({}))
 
 
-def test_a_scan_of_another_size_is_counted(tmp_path, caplog):
-    """Whatever a check of 50 images has not seen; photographs may have any size."""
-    folder = dataset(tmp_path / "own")
-    for number in range(3):
-        write_dicom(folder / "train" / "a" / f"0{number}.dcm", NUMBERS)
-    loaded(folder)
-    assert "brought to input-shape" not in caplog.text
-    write_dicom(folder / "train" / "b" / "9.dcm", NUMBERS.repeat(2, axis=0))
-    loaded(folder)
-    assert "1 of 6 images are not 3x4 as the others" in caplog.text
-
-
 BODY = np.arange(1, 61, dtype=np.int16).reshape(3, 4, 5)
 """A volume whose axes go to the right, front and top of the body."""
 RANGE = {"pixel_range": "0,255"}

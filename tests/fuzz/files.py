@@ -10,6 +10,7 @@ hand, that keeps every rule of its kind and says something else. All that FedSke
 import builtins
 import io
 import itertools
+import json
 import shutil
 import tempfile
 import zipfile
@@ -35,10 +36,10 @@ from client_app.state import digest
 from client_app.tensor_files import Damaged
 from data import DataError, DataSettings, SettingError, load
 from data.agreement import read_agreement
-from data.package_files import ROOT
-from data.partition_files import SavedPartition, read, save
+from data.packages import ROOT
+from data.partition_files import read
 from data.readers.user_data import KINDS
-from fedskew.experiments.experiments import Experiment, entries_in
+from fedskew.experiments import Experiment, entries_in
 from fedskew.experiments.plan import plan
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.record import ModelNumbers, RoundRecord
@@ -223,23 +224,15 @@ def written_subjects() -> list[Subject]:
 
 def partition_subject() -> Subject:
     """A partition file with changed bytes."""
-    parts = tuple(np.arange(9).reshape(3, 3))
-    partition = SavedPartition(
-        data="a" * 64,
-        train=parts,
-        test=np.arange(5),
-        domains=(0, 1, 0),
-        holdout=np.array([9, 10]),
-    )
+    parts = np.arange(9).reshape(3, 3).tolist()
+
+    def write(folder: Path) -> None:
+        (folder / "own.json").write_text(json.dumps(parts))
 
     def read_file(folder: Path) -> Any:
-        partition = read(str(folder / "own.json"))
-        parts = [part.tolist() for part in (*partition.train, partition.test, partition.holdout)]
-        return partition.data, parts, partition.domains
+        return [part.tolist() for part in read(str(folder / "own.json"))]
 
-    return subject(
-        "partition file", written_by(lambda folder: save(folder / "own.json", partition)), read_file
-    )
+    return subject("partition file", written_by(write), read_file)
 
 
 def experiments_subjects() -> list[Subject]:

@@ -39,7 +39,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
     def install(folder: Path) -> None:
         monkeypatch.setattr("site_agent.approval.ROOT", folder)
-        monkeypatch.setattr("data.package_files.ROOT", folder)
+        monkeypatch.setattr("data.packages.ROOT", folder)
 
     return install
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from data.extras import EXTRAS, explained
+from data.packages import EXTRAS, explained
 from tests.only_core import brought_by, core, plain
 from tests.site_files import site_folders
 

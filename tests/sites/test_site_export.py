@@ -67,14 +67,14 @@ def test_a_site_joins_the_model_that_it_was_measured_with(
 
 def test_the_joined_model_reads_as_the_site_does(trained: Trained, tmp_path: Path) -> None:
     sites, _, shared = trained
-    reading = DataSettings(pixel_range="0,255", first_label=1)
+    reading = DataSettings(pixel_range="0,255", frame="middle")
     join(
         read_site(sites / "north/site.toml").model_copy(update={"reading": reading}),
         shared,
         tmp_path,
     )
     read_by = ModelFolder(tmp_path).description.data
-    assert (read_by.pixel_range, read_by.first_label, read_by.frame) == ("0,255", 1, "")
+    assert (read_by.pixel_range, read_by.frame, read_by.columns) == ("0,255", "middle", "")
 
 
 def test_what_the_coordinator_has_is_no_model_and_says_what_is_missing(

@@ -143,7 +143,7 @@ def test_a_site_reads_its_own_file(tmp_path: Path) -> None:
         ({"read": {"pixel-range": [0, 1]}}, "pixel-range"),
         ({"read": {"columns": "labels=y"}}, "columns"),
         ({"read": {"labels": "none.csv"}}, "labels"),
-        ({"read": {"outside-folder": 1}}, "outside-folder"),
+        ({"read": {"outside-folder": True}}, "outside-folder"),
         *(({"policy": {key: value}}, key) for key, value in (
             ("min-test-samples", 0), ("min-batch-size", 0), ("min-update-samples", 1.5), ("max-rounds", 0),
             ("models", "mlp-bn"), ("methods", [1]), ("approve-runs", "yes"),

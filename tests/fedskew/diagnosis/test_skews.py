@@ -11,14 +11,13 @@ from data.subsets import long_tail
 from fedskew.diagnosis.rules import (
     RULES,
     Diagnosis,
-    Plan,
     diagnose,
     known_failures,
     skews,
 )
 from fedskew.diagnosis.statistics import Shift, Statistics, statistics
 from fedskew.diagnosis.table import Counts, Moments, site_table
-from fedskew.experiments.experiments import find_all
+from fedskew.experiments import find_all
 from server_app.methods import METHODS
 
 LABELS_N = np.arange(6000) % 10
@@ -177,16 +176,10 @@ def test_the_reasons_of_a_label_skew_are_counted() -> None:
     )
 
 
-def diagnosis_of(plan: Plan | None = None, **numbers: Any) -> Diagnosis:
+def diagnosis_of(**numbers: Any) -> Diagnosis:
     """Return the diagnosis of four sites of 800 samples without skew, but for these numbers."""
     table = site_table("", "abcd", "wxyz", np.full((4, 4), 200))
-    return replace(diagnose(table, plan=plan), numbers=table_without_skew(**numbers))
-
-
-def test_a_site_of_one_batch_is_small() -> None:
-    table = site_table("", "abc", "xy", np.array([[16, 16], [16, 17], [8, 8]]))
-    assert diagnose(table).small_sites == ("a", "c")
-    assert diagnose(table, plan=Plan(batch_size=16)).small_sites == ("c",)
+    return replace(diagnose(table), numbers=table_without_skew(**numbers))
 
 
 @pytest.mark.parametrize(

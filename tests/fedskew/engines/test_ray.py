@@ -15,8 +15,7 @@ from in_process import KEEP_BEST, contents_of, small
 from rich.console import Console
 
 from fedskew.engines import APP, Resources, execute
-from fedskew.sweep.pool import conduct
-from fedskew.sweep.progress import Job, Overview
+from fedskew.sweep.pool import Job, conduct
 from server_app.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -35,7 +34,7 @@ def on_ray(results: Path, runs: dict[str, dict[str, Any]]) -> tuple[Ends, dict[s
     planned = {name: small(results, **changes) for name, changes in runs.items()}
     jobs = [Job(run, name) for name, run in planned.items()]
     resources = Resources("ray", 1, 2)
-    outcomes = conduct(jobs, resources, Overview(Console(file=io.StringIO()), jobs))
+    outcomes = conduct(jobs, resources, Console(file=io.StringIO()))
     files, reasons = {}, {}
     for name, run in planned.items():
         outcome = outcomes[run.run_id]

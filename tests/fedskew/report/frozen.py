@@ -16,11 +16,11 @@ import torch
 
 from client_app.metrics import Scores
 from client_app.state import State
-from fedskew.experiments.experiments import Experiment, experiment
+from fedskew.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.document import Document, document
 from fedskew.report.figures import figures
-from fedskew.report.render import as_json, bibtex, latex, rendered, terminal_text
+from fedskew.report.render import as_json, latex, rendered, terminal_text
 from fedskew.report.results import ExperimentResults, gather
 from server_app.evaluation import metrics_from
 from server_app.record import RoundRecord
@@ -172,7 +172,6 @@ def golden(results: Path) -> dict[str, str]:
         "report.json": json.dumps(rounded([as_json(report)]), indent=1) + "\n",
         "report.txt": terminal_text([with_predicted]),
         "report_verbose.txt": terminal_text([report], width=100, verbose=True),
-        "report.bib": bibtex([report]),
         "report.tex": latex([report]),
         "report_figures.txt": without_predictions + figure_lines(with_predicted),
         "report_tables.md": "\n".join(rendered("table.md", table=table) for table in tables),

@@ -9,8 +9,8 @@ import pytest
 
 from data import SettingError
 from fedskew.cli.report import of_round
+from fedskew.experiments import experiment
 from fedskew.experiments.claims import claim_of
-from fedskew.experiments.experiments import experiment
 from fedskew.experiments.plan import plan
 from fedskew.report.claims import Verdict, claim_json, judge_claim
 from fedskew.report.results import ExperimentResults, measured_runs

@@ -27,7 +27,6 @@ LABELS = {
     "ranking-precision-by-recall-lda-0-5": ["Precision by recall: LDA 0.5", "creff"],
     "ranking-confusion-of-the-classes-lda-0-5-creff": ["Confusion of the classes: LDA 0.5: creff"],
     "clients-lda-0-5": ["Who holds what: LDA 0.5", "client"],
-    "clients-spread-over-the-clients-lda-0-5": ["Spread over the clients: LDA 0.5", "fedavg"],
 }
 """By figure what stands in it."""
 

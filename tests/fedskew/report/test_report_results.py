@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from frozen import frozen, frozen_results
 
-from fedskew.experiments.experiments import Experiment
+from fedskew.experiments import Experiment
 from fedskew.experiments.plan import plan
 from fedskew.report.document import document
 from fedskew.report.results import gather

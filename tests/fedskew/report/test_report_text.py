@@ -10,7 +10,7 @@ import pytest
 from command_line import FedSkew
 from frozen import ENTRY, GOLDEN, ONE_COLUMN, frozen, frozen_results, golden, report_words, rounded
 
-from fedskew.experiments.experiments import Experiment, Row, experiment
+from fedskew.experiments import Experiment, Row, experiment
 from fedskew.report.document import document
 from fedskew.report.render import csv_text, html, markdown, terminal_text
 from fedskew.report.results import gather

@@ -9,8 +9,8 @@ import pytest
 from frozen import frozen_results
 
 from fedskew.report.claims import judge, never_lines
+from fedskew.report.differences import reach_table, takes_training
 from fedskew.report.results import ExperimentResults
-from fedskew.report.rounds_to_target import reach_table, takes_training
 from fedskew.report.tables import main_table
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import Point

@@ -38,7 +38,7 @@ def test_rows_are_what_differs_and_columns_what_differs_of_the_data(tmp_path: Pa
         finished(tmp_path, method="fedavg", seed=seed, learning_rate=0.01)
         finished(tmp_path, method="fedprox", seed=seed, alpha=0.5)
     finished(tmp_path, {"average": "fedavg", "creff": "creff"}, method="creff", seed=2)
-    (results,), left_out = single_runs(tmp_path, ())
+    (results,), left_out = single_runs(tmp_path)
     rows = [row.label for row in results.experiment.rows]
     assert rows == ["fedavg", "fedavg, learning-rate 0.01", "fedprox", "creff"]
     assert list(results.experiment.columns) == ["alpha 0.1", "alpha 0.5"] and not left_out
@@ -53,7 +53,7 @@ def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path: Path) -> 
     stated.pop("checksum")
     stated["settings"]["of-a-later-version"] = 1
     (run.folder / "settings.json").write_text(line_of(stated))
-    results, (sentence,) = single_runs(tmp_path, ())
+    results, (sentence,) = single_runs(tmp_path)
     assert (
         not results
         and sentence.startswith(f"{run.run_id}: left out")
@@ -62,18 +62,17 @@ def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path: Path) -> 
 
 
 def test_the_command_line_reports_on_them(tmp_path: Path, fedskew: FedSkew) -> None:
-    """An experiment that cannot be run keeps no other run from its report."""
-    file = tmp_path / "gone.yaml"
-    file.write_text(
-        "gone: {title: gone, methods: [fedavg], settings: {dataset: digits, model: alexnet-bn}}"
-    )
-    words = ("report", "--results", tmp_path, "--experiments", file)
+    words = ("report", "--results", tmp_path)
     assert fedskew(*words)[0] == 1
     finished(tmp_path, method="fedavg")
-    status, output, errors = fedskew(*words)
+    status, output, _ = fedskew(*words)
     assert status == 0 and "Runs on digits" in output
-    assert "gone: left out, as it cannot be run" in errors
-    assert fedskew(words[0], "gone", *words[1:])[0] == 2
+    settings = next(tmp_path.glob("*/settings.json"))
+    settings.rename(tmp_path / "kept")
+    status, _, errors = fedskew(*words)
+    assert status == 1 and "left out, as its settings.json is missing or damaged" in errors
+    status, _, errors = fedskew(*words, "--set", "data-root=x")
+    assert status == 2 and "is for named experiments" in errors
 
 
 def test_names_of_runs_and_data_leave_out_the_folders_of_the_user() -> None:

@@ -8,7 +8,7 @@ import pytest
 from command_line import FedSkew
 from frozen import ENTRY, report_words
 
-from fedskew.experiments.experiments import experiment
+from fedskew.experiments import experiment
 from fedskew.experiments.plan import plan
 from server_app.run_folder import line_of
 

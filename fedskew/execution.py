@@ -1,4 +1,8 @@
-"""The work of `fedskew run`: the plan with its cost, or the runs and then their report."""
+"""The work of `fedskew run`: the runs and then their report; or with --dry-run what they would cost.
+
+The rounds of a run cost what those of any other run with the same settings cost, but for seed, number of rounds,
+learning rates and the like: the records of the results folder say it.
+"""
 
 import json
 from collections import Counter
@@ -6,29 +10,51 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from data import DataError, federate
 from data.data_warnings import refuse_untrainable
 from data.dataset import missing
-from fedskew import costs
-from fedskew.cli.run_selection import Choice
-from fedskew.cli.terminal import FAILED, complain, console
+from fedskew.cli.options import Choice
 from fedskew.data_check import print_warnings
 from fedskew.engines import Resources
 from fedskew.experiments.plan import Cell, TunedValues, runs, selected, trials, values_of_rows
+from fedskew.formatting import (
+    FAILED,
+    complain,
+    console,
+    duration,
+    in_bytes,
+    named,
+    numeric,
+    plural,
+    terminal_table,
+)
 from fedskew.report.kept_records import kept_runs, origins, records_folder
 from fedskew.report.runs import Run
 from fedskew.sweep import earlier_result, labels, refuse_missing_gpus, run_all
 from server_app.run_folder import RunFolder
-from server_app.run_settings import RunSettings, Scalar, model_line
+from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar, model_line
 from server_app.settings import parse
 
 if TYPE_CHECKING:
     from fedskew.report.results import ExperimentResults
+
+WITHOUT_EFFECT_ON_COSTS = (WITHOUT_EFFECT_ON_NUMBERS - {"device"}) | {
+    "seed", "rounds", "evaluate-every", "keep-best", "alpha",
+    "learning-rate", "learning-rate-decay", "learning-rate-decay-every",
+    "schedule", "schedule-rounds",
+    "momentum", "weight-decay", "server-learning-rate", "server-momentum", "server-momentum-form",
+    "server-optimizer", "server-adaptivity",
+}  # fmt: skip
+"""Settings that change neither the seconds nor the bytes of a round."""
+CostSettings = frozenset[tuple[str, Scalar]]
+"""The settings that decide what a round costs, with their values."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +132,14 @@ def run_experiments(
     if choice.suite is not None:
         # Every entry has its first seed before any has a second one.
         cells = sorted(cells, key=lambda cell: cell.seed)
-        kept = kept_runs(records_folder(options.records), unfinished(cells))
+        unfinished = [run for run in runs(cells) if not is_finished(run)]
+        kept = kept_runs(records_folder(options.records), unfinished)
         if kept:
             sources = "; ".join(origins(kept.values()))
             line = f"{len(kept)} of {len(runs(cells))} runs are kept records, not trained here"
             out.print(f"{line}: {sources}", markup=False)
-        cells = with_data([cell for cell in cells if cell.run.run_id not in kept], out)
+        cells = [cell for cell in cells if cell.run.run_id not in kept]
+        cells = with_data(cells, [run for run in unfinished if run.run_id not in kept], out)
     planned = runs(cells)
     if options.dry_run:
         show_plan([*runs(tried), *planned], [*tried, *cells], out, options)
@@ -145,22 +173,6 @@ def show_report(choice: Choice, out: Console, options: Options) -> None:
 
     found = [gather(entry, choice.overrides, choice.file) for entry in choice.experiments]
     print_reports(found, out)
-
-
-def show_plan(
-    planned: Sequence[RunSettings], cells: Sequence[Cell], out: Console, options: Options
-) -> None:
-    """Print what a command would do and what it would cost, by observed rounds."""
-    if not planned:
-        out.print("every run is finished or kept: nothing is left to train", markup=False)
-        return
-    entries = costs.plan_costs(planned, labels(planned, cells))
-    if options.as_json:
-        print(json.dumps([asdict(entry) for entry in entries], indent=2))
-        return
-    out.print(costs.table(entries, options.resources.shared(planned).jobs))
-    for line in costs.remarks(entries):
-        out.print(line, markup=False)
 
 
 def exit_if_failed(failed: Mapping[str, str], runs: int) -> None:
@@ -203,12 +215,12 @@ def tuned_cells(
     return choice.cells(values), untuned
 
 
-def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
-    """Return the cells whose data sets are there, or whose runs are finished; say which data sets are not there.
+def with_data(cells: Sequence[Cell], planned: Sequence[RunSettings], out: Console) -> list[Cell]:
+    """Return the cells without those of planned runs whose data sets are not there, and say which these are.
 
-    Raises DataError where none of them is.
+    Raises DataError where none is left.
     """
-    lacking = {run.run_id: missing(run.data) for run in unfinished(cells)}
+    lacking = {run.run_id: missing(run.data) for run in planned}
     counts = Counter(chain.from_iterable(lacking.values()))
     for name, count in counts.items():
         out.print(f"{name} is not in data-root: {count} runs are left out", markup=False)
@@ -218,11 +230,6 @@ def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
     return left
 
 
-def unfinished(cells: Sequence[Cell]) -> list[RunSettings]:
-    """Return the runs that are not done."""
-    return [run for run in runs(cells) if not is_finished(run)]
-
-
 def is_finished(settings: RunSettings) -> bool:
     """Return whether a run is done, so that its data need no check; also True where its folder cannot be read."""
     try:
@@ -230,3 +237,151 @@ def is_finished(settings: RunSettings) -> bool:
     except OSError:  # the run itself reports why
         return True
     return summary is not None and not settings.general.overwrite
+
+
+# ---- the plan --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the rounds that a run has left take."""
+
+    seconds: float
+    up: float
+    """Bytes from the clients to the server."""
+    down: float
+    """Bytes from the server to the clients."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of the plan."""
+
+    run: str
+    """The run id."""
+    label: str
+    model: str
+    """The model's name and size, and what a client uploads of it."""
+    rounds: int
+    left: int
+    """Rounds to go."""
+    missing: str
+    """Why its data are missing; empty where they are there."""
+    cost: Cost | None
+    """None where no round was observed."""
+
+
+def show_plan(
+    planned: Sequence[RunSettings], cells: Sequence[Cell], out: Console, options: Options
+) -> None:
+    """Print what a command would do and what it would cost; nothing is trained or downloaded."""
+    if not planned:
+        out.print("every run is finished or kept: nothing is left to train", markup=False)
+        return
+    label_of = labels(planned, cells)
+    observed = observed_runs(planned[0].general.results)
+    entries = []
+    for settings in planned:
+        left = rounds_left(settings)
+        entry = PlannedRun(
+            run=settings.run_id,
+            label=label_of[settings.run_id],
+            model=model_line(settings),
+            rounds=settings.general.rounds,
+            left=left,
+            missing="; ".join(missing(settings.data).values()),
+            cost=cost_of(settings, left, observed),
+        )
+        entries.append(entry)
+    if options.as_json:
+        print(json.dumps([asdict(entry) for entry in entries], indent=2))
+        return
+    out.print(cost_table(entries, options.resources.shared(planned).jobs))
+    for line in remarks(entries):
+        out.print(line, markup=False)
+
+
+def rounds_left(settings: RunSettings) -> int:
+    """Return the rounds that a run has to go; 0 for one that diverged, as it is not repeated.
+
+    A run without rounds computes its heads in one step, which counts as a round.
+    """
+    rounds = max(settings.general.rounds, 1)
+    if settings.general.overwrite:
+        return rounds
+    folder = RunFolder(settings.folder)
+    return 0 if folder.divergence() is not None else rounds - len(folder.rounds())
+
+
+def what_costs(settings: Mapping[str, Scalar]) -> CostSettings:
+    """Return the settings that decide what a round costs, of a run's settings by key."""
+    costly = settings.keys() - WITHOUT_EFFECT_ON_COSTS
+    return frozenset((key, settings[key]) for key in costly)
+
+
+def observed_runs(results: str) -> dict[CostSettings, list[RunFolder]]:
+    """Return the runs of a results folder by the settings that decide what a round costs."""
+    by_settings: dict[CostSettings, list[RunFolder]] = {}
+    for file in Path(results).glob("*/settings.json"):
+        folder = RunFolder(file.parent)
+        settings = folder.origin().get("settings", {})
+        by_settings.setdefault(what_costs(settings), []).append(folder)
+    return by_settings
+
+
+def cost_of(
+    settings: RunSettings, left: int, observed: Mapping[CostSettings, Sequence[RunFolder]]
+) -> Cost | None:
+    """Return what a run's last `left` rounds take, by the runs observed; None where no such round was."""
+    if not left:
+        return Cost(0.0, 0.0, 0.0)
+    same = observed.get(what_costs(settings.flat()), ())
+    records = [*chain.from_iterable(folder.rounds() for folder in same)]
+    if not records:
+        return None
+    rounds = settings.general.rounds
+    evaluated = sum(map(settings.general.is_evaluated, range(rounds - left + 1, rounds + 1)))
+    training = [record.seconds.round - record.seconds.evaluation for record in records]
+    evaluation = [record.seconds.evaluation for record in records if record.models] or [0.0]
+    return Cost(
+        seconds=left * fmean(training) + evaluated * fmean(evaluation),
+        up=left * fmean(record.bytes_up for record in records),
+        down=left * fmean(record.bytes_down for record in records),
+    )
+
+
+def cost_table(entries: Sequence[PlannedRun], at_once: int) -> Table:
+    """Return a table with one row per run, and below it what all take together, `at_once` in parallel.
+
+    Of no run with a known cost the sum is unknown, too: 0 seconds would read as an estimate.
+    """
+    shown = terminal_table(*named("run"), *numeric("rounds", "left", "time", "up", "down"))
+    for entry in entries:
+        shown.add_row(entry.label, str(entry.rounds), str(entry.left), *cost_words(entry.cost))
+    known = [entry.cost for entry in entries if entry.cost is not None]
+    together = None
+    if known:
+        seconds = sum(cost.seconds for cost in known) / at_once
+        together = Cost(seconds, sum(cost.up for cost in known), sum(cost.down for cost in known))
+    shown.add_section()
+    label = f"{plural(len(entries), 'run')}, {at_once} at a time"
+    shown.add_row(label, "", "", *cost_words(together))
+    return shown
+
+
+def cost_words(cost: Cost | None) -> tuple[str, str, str]:
+    """Return time and bytes, up and down, in the units that suit them."""
+    if cost is None:
+        return "?", "?", "?"
+    return duration(cost.seconds), in_bytes(cost.up), in_bytes(cost.down)
+
+
+def remarks(entries: Sequence[PlannedRun]) -> list[str]:
+    """Return the lines below the table: models, missing data, and runs whose cost is not known."""
+    found = [f"model {model}" for model in dict.fromkeys(entry.model for entry in entries)]
+    found += dict.fromkeys(entry.missing for entry in entries if entry.missing)
+    unknown = sum(entry.cost is None for entry in entries)
+    if unknown:
+        without = f"{plural(unknown, 'run')} without observed rounds, which count as nothing"
+        found.append(f"{without}: the command with --set rounds=1 --seed 0 makes some")
+    return found
