@@ -30,7 +30,7 @@ from client_app.local_site import (
     RunNotSigned,
     installed,
 )
-from client_app.memory import BEST_ROUNDS, MemoryLost
+from client_app.memory import MemoryLost
 from client_app.memory import load as load_memory
 from client_app.memory import prune as prune_memory
 from client_app.memory import save as save_memory
@@ -89,6 +89,8 @@ class ExpectedState:
     """sha256 of that memory."""
     data: str = ""
     """sha256 of the client's data at its first answer; "" if the server has none."""
+    examples: int = 0
+    """Training samples that the client has stated first; 0 where the server knows them without."""
 
     def load_memory(self, folder: Path) -> dict[str, dict[str, Tensor]]:
         """Return the client's memory, by variant. Raises MemoryLost for a missing file and Damaged for a wrong one."""
@@ -245,12 +247,11 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
     shared = request.states["model"]
     broadcast = request.named("broadcast")
     round = int(str(request.task["round"]))
-    best_rounds = [int(number) for number in str(request.task.get(BEST_ROUNDS, "")).split()]
 
     def begin(runtime: ClientRuntime, number: int, expected: ExpectedState) -> Client:
         folder = runtime.memory_folder(number)
         memory = expected.load_memory(folder)
-        prune_memory(folder, expected.round, best_rounds)
+        prune_memory(folder, expected.round)
         # load=False: weights are loaded right before training, and a pass of several clients does that itself.
         return runtime.client(number, round, shared, broadcast, memory, load=False)
 

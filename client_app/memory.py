@@ -5,7 +5,7 @@ came with it. So a reply that was lost or refused, or a run that was killed, lea
 from, and nor does a file that somebody has put in its place.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -19,10 +19,6 @@ KEPT = "memory"
 
 class MemoryLost(FileNotFoundError):
     """The memory that the server named is not on this client's disk."""
-
-
-BEST_ROUNDS = "best-rounds"
-"""Key of a request to train, where the run keeps best rounds: their numbers, with a space between two."""
 
 
 def folder_of(run_folder: Path, client: int) -> Path:
@@ -66,8 +62,8 @@ def load(
     return split_prefix(tensors)
 
 
-def prune(folder: Path, round: int, best_rounds: Iterable[int] = ()) -> None:
-    """Delete all files except those of `round` and the two before it, and of `best_rounds` each one's last file.
+def prune(folder: Path, round: int) -> None:
+    """Delete all files except those of `round` and the two before it.
 
     Call it only once the server has named `round`.
 
@@ -82,10 +78,6 @@ def prune(folder: Path, round: int, best_rounds: Iterable[int] = ()) -> None:
     newest_used = file_of(folder, round)
     used = [path for path in files if path <= newest_used]
     kept = used[-3:]
-    for best in best_rounds:
-        # The client may have taken no part in that round: what it kept before is then what belongs to it.
-        until_best = [path for path in used if path <= file_of(folder, best)]
-        kept += until_best[-1:]
     for path in files:
         if path not in kept:
             path.unlink(missing_ok=True)

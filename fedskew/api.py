@@ -33,7 +33,7 @@ class Result:
     rounds: tuple["RoundRecord", ...]
     """The records of the rounds so far."""
     models: Mapping[str, Mapping[str, Any]]
-    """The numbers of every deployed model by selection (last, best, best-test, ...), as in summary.json."""
+    """The numbers of every deployed model by selection (last, best-test, ...), as in summary.json."""
     hash: str | None
     """The SHA-256 of all weights; None before the last round, or where a client keeps its part on another machine."""
     finished: bool
@@ -46,18 +46,12 @@ class Result:
         """
         return float(self.numbers()["balanced-accuracy"])
 
-    def numbers(self, round: str = "last", model: str = "") -> Mapping[str, Any]:
-        """Return a model's numbers on the test set, by name, and under `round` which round a best one is.
+    def numbers(self, model: str = "") -> Mapping[str, Any]:
+        """Return a model's numbers on the test set in the last evaluated round, by name.
 
-        Args:
-            round: last, the last evaluated round, or best, the one that the setting keep-best kept for the model.
-            model: a deployed model; empty is the method's own, or the average where it has none.
-
-        Raises SettingError for another word, LookupError where there is no such model, several, or no best round.
+        `model` is a deployed one; empty is the method's own, or the average where it has none. `models` has the other
+        selections. Raises LookupError where there is no such model, or several.
         """
-        from server_app.keys import check_round
-
-        check_round("round", round)
         names = [name for name in self.models if name != "average"] or list(self.models)
         if model:
             names = [name for name in self.models if name == model]
@@ -65,27 +59,20 @@ class Result:
             raise LookupError(
                 f"{self.folder}: {' and '.join(names) or 'no model'} evaluated; read `models` instead"
             )
-        by_selection = self.models[names[0]]
-        if round not in by_selection:
-            raise LookupError(
-                f"{self.folder}: no best round of {names[0]} is kept: the setting keep-best does"
-            )
-        numbers: Mapping[str, Any] = by_selection[round]
+        numbers: Mapping[str, Any] = self.models[names[0]]["last"]
         return numbers
 
     def export(
         self,
         output: str | PathLike[str] | None = None,
         *,
-        round: str = "last",
         model: str = "",
         onnx: bool = False,
     ) -> list[Path]:
         """Write a model of this finished run as `fedskew export` does, and return the files, the model's first.
 
         Args:
-            output: folder to write; None is export/MODEL in the run's folder, or export/MODEL-best.
-            round: last, or best, the one that the setting keep-best kept for the model.
+            output: folder to write; None is export/MODEL in the run's folder.
             model: the deployed model; empty is the method's own.
             onnx: also write ONNX.
 
@@ -94,7 +81,7 @@ class Result:
         from fedskew.export.from_run import TrainedRun, export
         from server_app.run_folder import RunFolder
 
-        trained = TrainedRun(RunFolder(self.folder, moved=True), model, round=round)
+        trained = TrainedRun(RunFolder(self.folder, moved=True), model)
         folder = trained.usual_folder if output is None else Path(output)
         return export(trained, folder, onnx)
 
@@ -153,20 +140,19 @@ def check_method(name: str) -> "Method":
     """Return the method of that name, of one's own as MODULE:CLASS or an installed package's, after trying it.
 
     Two tiny clients train two rounds with it: it must run where classes are missing, repeat to the bit and change
-    nothing that it is given. Prints what was checked, a sentence per rule, as a method that passes has nothing else to
-    show. Raises SettingError with the reason why it is none.
+    nothing that it is given. Prints that it does, as a method that passes has nothing else to show. Raises SettingError
+    with the reason why it is none.
     """
     from data import require
-    from server_app.plugins import check_contract, find
+    from server_app.method_checks import check
+    from server_app.plugins import find
 
     method = find(name)
     require(method is not None, "method", name, "is no method")
     assert method is not None
     if method.source:  # only a method of the user's own has a hash of its sources
-        checked = check_contract(method)
-        print(f"{name} keeps the contract of methods. FedSkew trained two tiny clients with it:")
-        for sentence in checked:
-            print(f"* {sentence}")
+        check(method)
+        print(f"{name} keeps the contract of methods: FedSkew trained two tiny clients with it.")
     else:
         print(f"{name} is a method of FedSkew's own, which its tests hold to the contract.")
     return method

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fedskew.report.results import ExperimentResults
 
 WITHOUT_EFFECT_ON_COSTS = (WITHOUT_EFFECT_ON_NUMBERS - {"device"}) | {
-    "seed", "rounds", "evaluate-every", "keep-best", "alpha",
+    "seed", "rounds", "evaluate-every", "alpha",
     "learning-rate", "learning-rate-decay", "learning-rate-decay-every",
     "schedule", "schedule-rounds",
     "momentum", "weight-decay", "server-learning-rate", "server-momentum", "server-momentum-form",

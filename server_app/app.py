@@ -2,11 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import QUESTION, RUN_SIGNATURE
-from client_app.personal import FINE_TUNED
 from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
 from client_app.state import State
 from data import Federation
@@ -27,15 +25,13 @@ from server_app.checkpoint import (
     Checkpoint,
     Writer,
     hashes,
-    head_hashes,
     latest,
-    report_lost_best,
 )
 from server_app.composition import row_name
 from server_app.evaluation import by_group
 from server_app.plugins import check_new_methods, sources_of
-from server_app.record import ModelNumbers, RoundRecord, Seconds, divided
-from server_app.round_selection import BestRounds, refuse_unvalidated, summarize
+from server_app.record import ModelNumbers, RoundRecord
+from server_app.round_selection import summarize
 from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, model_line
@@ -53,7 +49,6 @@ from server_app.sites import (
 )
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, trackers_of
-from strategies.core.exchange import TooFewReplies, client_name
 from strategies.core.questions import ask_class_prior, run_rounds
 from strategies.core.server import Diverged
 from strategies.core.update_statistics import UpdateStatistics
@@ -61,8 +56,6 @@ from strategies.core.whole_replies import between_sites
 
 app = ServerApp()
 log = logging.getLogger("fedskew")
-MOST_NAMED = 10
-"""Largest number of left-out clients that a round's line lists by number."""
 
 
 @app.main()
@@ -111,7 +104,6 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
     tune_allocator()
     check_new_methods(settings.general.method)
     federation = federation_of(settings)
-    refuse_unvalidated(settings.general.keep_best, federation)
     folder = RunFolder(settings.folder)
     with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:
@@ -123,15 +115,6 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
             divergence = with_remedy(error, settings, federation)
             folder.write_divergence(divergence, settings.training.learning_rate)
             raise divergence from error
-        except TooFewReplies as error:
-            if not error.not_finite:
-                raise
-            # Too few are left because numbers of some were not finite: for the run that is the same.
-            round = work.strategy.round + 1
-            divergence = Diverged(round, str(error), client=error.not_finite[0])
-            divergence = with_remedy(divergence, settings, federation)
-            folder.write_divergence(divergence, settings.training.learning_rate)
-            raise TooFewReplies(f"{error} ({divergence.remedy})", error.not_finite) from error
         finally:
             for tracker in work.trackers:
                 tracker.end(folder.summary())
@@ -160,7 +143,6 @@ class Run:
     folder: RunFolder
     report_line: LineSink
     trackers: list[Tracker] = field(default_factory=list)
-    best: BestRounds = field(default_factory=BestRounds)
     writer: Writer = field(default_factory=Writer)
 
     def __post_init__(self) -> None:
@@ -268,7 +250,6 @@ class Run:
             **summary,
             "failures": sum(record.failed for record in records),
             "hash": hashes(self.strategy, self.folder.path),
-            **head_hashes(self.strategy),
             "partition-hash": self.federation.hash,
             "seconds-of-this-start": time.perf_counter() - began,
         }
@@ -283,29 +264,9 @@ class Run:
             return
         for name in STATE:
             setattr(self.strategy, name, getattr(checkpoint, name))
-        self.set_best(checkpoint.best)
-        self.folder.delete_best_files(but=checkpoint.files_in_use)
-        report_lost_best(self.folder, checkpoint, self.report_line)
         self.folder.cut_after(checkpoint.round)
         self.folder.warn_missing_rounds(checkpoint.round, self.report_line)
         self.report_line(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
-
-    def update_best(self, round: int, models: Mapping[str, ModelNumbers]) -> None:
-        """Update each model's best round with the numbers of `round`, if keep-best is set.
-
-        Fine-tuned models are left out, as the clients save none of them.
-        """
-        metric = self.settings.general.keep_best
-        if metric:
-            kept = {name: numbers for name, numbers in models.items() if name != FINE_TUNED}
-            self.set_best(self.best.after(round, metric, kept))
-
-    def set_best(self, best: BestRounds) -> None:
-        """Set the best rounds so far. From the next round on, clients keep their memory of these rounds."""
-        self.best = best
-        # This round's checkpoint is not on the disk yet, so a resume may start from one of the two before it. Their
-        # best rounds are still needed.
-        self.strategy.best_rounds = best.named_since(self.strategy.round - 2)
 
     def checkpoint(self) -> Checkpoint:
         """Return a checkpoint of the round that has just finished.
@@ -314,7 +275,7 @@ class Run:
         the next round trains.
         """
         state = {name: copy(getattr(self.strategy, name)) for name in STATE}
-        return Checkpoint(best=self.best, **state)
+        return Checkpoint(**state)
 
     def save(
         self,
@@ -322,26 +283,37 @@ class Run:
         record: RoundRecord | None = None,
         update_statistics: Callable[[], Sequence[UpdateStatistics]] = tuple,
     ) -> None:
-        """Write the file of a best round, the round's record and its checkpoint, in this order, and report its line.
+        """Write the round's record and its checkpoint, in this order, and report its line.
 
-        A crash in between loses nothing: a checkpoint names only best rounds whose files exist, and a resume deletes a
-        record that has no checkpoint and runs its round again.
+        A crash in between loses nothing: a resume deletes a record that has no checkpoint and runs its round again.
 
         Args:
             checkpoint: the state after the round.
             record: the round's record; None before round 1.
             update_statistics: computes the statistics of the clients' updates, which the record gets.
         """
-        checkpoint.keep_if_best(self.folder)
         if record is not None:
             record = replace(record, updates=update_statistics()).shortened()
             self.folder.add_round(record)
             for tracker in self.trackers:
                 tracker.round(record)
         checkpoint.save(self.folder.checkpoint_file, self.folder.previous_file)
-        self.folder.delete_best_files(but=checkpoint.files_in_use)
         if record is not None:
             self.report_line(record.line)
+
+    def line(self, record: RoundRecord) -> str:
+        """Return the line about a round: its loss, each model's balanced accuracy, and whose reply is missing."""
+        start = "without rounds"  # heads in closed form, and no client has trained
+        if record.round:
+            rounds = self.settings.general.rounds
+            start = f"round {record.round:>3}/{rounds}  loss {record.loss:.3f}"
+        words = [start]
+        for name, numbers in record.models.items():
+            row = row_name(self.settings.parts, name)
+            words.append(f"{row} {numbers['balanced-accuracy']:.4f}")
+        if record.failures:
+            words.append(f"left out: {self.strategy.assigner.listed(record.failures)}")
+        return "  ".join(words)
 
     def after_round(self, round: int) -> None:
         """Evaluate the models if `round` is to be evaluated, and start writing its record and checkpoint.
@@ -357,55 +329,27 @@ class Run:
         models: dict[str, ModelNumbers] = {}
         if due:
             models = evaluation.evaluate(kept, evaluation.personal_models(is_last))
-            self.update_best(round, models)
-        models = self.best.marked(round, models)
         if is_last:
             self.folder.write_predictions(kept)
         now = time.perf_counter()
         last = self.strategy.last
-        known, _ = divided(Seconds, last.seconds)
-        seconds = Seconds(**known, evaluation=now - began, round=now - self.round_began)
+        seconds = replace(last.seconds, evaluation=now - began, round=now - self.round_began)
         self.round_began = now
         evaluated_by = "nobody"
         if due:
             evaluated_by = "clients" if evaluation.by_clients else "server"
-        record = RoundRecord(
+        of_round = replace(
+            last,
             round=round,
-            models=models,
-            evaluated_by=evaluated_by,
-            loss=last.loss,
-            clients=list(last.clients),
             failures={**evaluation.unmeasured, **last.failures},
-            bytes_down=last.bytes_down,
-            bytes_up=last.bytes_up,
             seconds=seconds,
-            workers=[dict(worker) for worker in last.workers],
-            strays=last.unsolicited,
-            method_numbers=last.method_numbers or None,
             metrics={**last.metrics, **by_group(last.metrics, evaluation.groups)},
         )
+        record = RoundRecord(**vars(of_round), models=models, evaluated_by=evaluated_by)
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
-        line = round_line(record, self.settings)
-        record = replace(record, line=f"{line}{hint}")
-        self.writer.begin(partial(self.save, self.checkpoint(), record, last.update_statistics))
-        # The replaced function refers to all updates. Only the writer keeps a reference now, so that their memory is
-        # freed once they are recorded.
-        self.strategy.last = replace(last, update_statistics=tuple)
-
-
-def round_line(record: RoundRecord, settings: RunSettings) -> str:
-    """Return the line that a run reports about a round: its loss, each model's balanced accuracy, and failures."""
-    start = "without rounds"  # heads in closed form, and no client has trained
-    if record.round:
-        start = f"round {record.round:>3}/{settings.general.rounds}  loss {record.loss:.3f}"
-    words = [start]
-    for name, numbers in record.models.items():
-        row = row_name(settings.parts, name)
-        words.append(f"{row} {numbers['balanced-accuracy']:.4f}")
-    if record.failures:
-        sites = () if settings.agreement is None else settings.agreement.names
-        names = [client_name(client, sites) for client in islice(record.failures, MOST_NAMED)]
-        if len(record.failures) > MOST_NAMED:
-            names.append(f"{len(record.failures) - MOST_NAMED} more")
-        words.append(f"left out: {', '.join(names)}")
-    return "  ".join(words)
+        record = replace(record, line=f"{self.line(record)}{hint}")
+        statistics = self.strategy.update_statistics
+        self.writer.begin(partial(self.save, self.checkpoint(), record, statistics))
+        # It refers to all updates. Only the writer keeps a reference now, so that their memory is freed once they are
+        # recorded.
+        self.strategy.update_statistics = tuple

@@ -1,14 +1,13 @@
 """A run's checkpoint: model, every method's state and all else that a resume needs, in one atomically replaced file.
 
-A `Writer` writes it, and the round's record, while the next round trains. A file of the same form keeps a best round.
+A `Writer` writes it, and the round's record, while the next round trains.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -18,7 +17,6 @@ from client_app.process import make_deterministic
 from client_app.state import State, digest, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data.text import LineSink
-from server_app.round_selection import BestRounds
 from server_app.run_folder import RunFolder
 from strategies.core.rounds import Rounds
 from strategies.core.server import AVERAGE
@@ -39,8 +37,6 @@ class Checkpoint:
     deployed: dict[str, State]
     client_states: dict[int, ExpectedState] = field(default_factory=dict)
     """By client, its memory of the last update that was used, and the data of its first one."""
-    best: BestRounds = field(default_factory=BestRounds)
-    """Each model's best rounds so far, where the setting keep-best asks for them."""
 
     def save(self, path: Path, previous: Path | None = None) -> None:
         """Write the checkpoint atomically; the one before is kept as `previous`."""
@@ -58,7 +54,6 @@ class Checkpoint:
             "deployed": list(self.deployed),
             # A file of tensors sorts them, and a method may draw one tensor after the other.
             "order": list(tensors),
-            "best": self.best.by_model,
         }
         metadata = {**identity(path), "fedskew": json.dumps(contents)}
         write_atomically(path, tensors, metadata, previous)
@@ -68,11 +63,6 @@ class Checkpoint:
         """By client, the round of its memory; none of clients that keep nothing."""
         return {client: state.round for client, state in self.client_states.items() if state.round}
 
-    @property
-    def files_in_use(self) -> list[int]:
-        """The best rounds whose files this checkpoint, or the previous one, names."""
-        return self.best.named_since(self.round - 1)
-
     @staticmethod
     def load(path: Path, run: str = "") -> "Checkpoint":
         """Read a checkpoint of `run`, by default the one that the folder is named after.
@@ -81,41 +71,26 @@ class Checkpoint:
         """
         try:
             tensors, metadata = read(path, identity(path, run))
-            return Checkpoint.of(tensors, json.loads(metadata["fedskew"]))
+            contents = json.loads(metadata["fedskew"])
+            kinds = split_prefix({name: tensors[name] for name in contents["order"]})
+            shared = kinds.get("shared", {})
+            states = split_prefix(kinds.get("state", {}))
+            own = split_prefix(kinds.get("deployed", {}))
+            clients = contents["clients"].items()
+            return Checkpoint(
+                round=contents["round"],
+                shared=shared,
+                states={part: states.get(part, {}) for part in contents["parts"]},
+                deployed={name: {**shared, **own.get(name, {})} for name in contents["deployed"]},
+                client_states={int(client): ExpectedState(*state) for client, state in clients},
+            )
         except Damaged as error:
             raise BrokenCheckpoint(str(error)) from error
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError) as error:
             raise BrokenCheckpoint(f"{path} is no checkpoint of this version") from error
 
-    @staticmethod
-    def of(tensors: State, contents: Mapping[str, Any]) -> "Checkpoint":
-        """Return a file's checkpoint. Raises KeyError for contents of another version."""
-        kinds = split_prefix({name: tensors[name] for name in contents["order"]})
-        shared = kinds.get("shared", {})
-        states = split_prefix(kinds.get("state", {}))
-        deployed = split_prefix(kinds.get("deployed", {}))
-        return Checkpoint(
-            round=contents["round"],
-            shared=shared,
-            states={part: states.get(part, {}) for part in contents["parts"]},
-            deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
-            client_states={
-                int(client): ExpectedState(*state) for client, state in contents["clients"].items()
-            },
-            best=BestRounds.of(contents["best"]),
-        )
 
-    def keep_if_best(self, folder: RunFolder) -> None:
-        """Write the round's own file where it is a model's best round: its models, and which memories belong to it.
-
-        The methods' states stay out, as no training begins there.
-        """
-        if self.round in self.best.named_since(self.round):
-            kept = replace(self, states={}, best=BestRounds())
-            kept.save(folder.best_file(self.round))
-
-
-STATE = [field.name for field in fields(Checkpoint) if field.name != "best"]
+STATE = [field.name for field in fields(Checkpoint)]
 """The attributes of a strategy that are a run's state: setting them resumes the run."""
 
 
@@ -153,35 +128,6 @@ def check_memory(folder: RunFolder, checkpoint: Checkpoint) -> None:
         of_client = folder_of(folder.path, client)
         if of_client.exists():
             state.load_memory(of_client)
-
-
-def report_lost_best(folder: RunFolder, checkpoint: Checkpoint, report_line: LineSink) -> None:
-    """Report a best round whose file, or whose clients' memory, cannot be used; the run resumes without it."""
-    for round in checkpoint.best.named_since(checkpoint.round):
-        try:
-            check_memory(folder, best_checkpoint(folder, round))
-        except (BrokenCheckpoint, Damaged, MemoryLost) as error:
-            lost = f"the best model of round {round} is lost: overwrite = true repeats the run"
-            report_line(f"{error}; {lost}")
-
-
-def best_checkpoint(folder: RunFolder, round: int) -> Checkpoint:
-    """Return what is kept of a best round. Raises BrokenCheckpoint, naming the file."""
-    file = folder.best_file(round)
-    if not file.is_file():
-        raise BrokenCheckpoint(f"{file} is missing")
-    return Checkpoint.load(file, folder.run)
-
-
-def head_hashes(strategy: Rounds) -> dict[str, dict[str, str]]:
-    """Return for the summary a hash of each model with a head in closed form; nothing where there is none."""
-    heads = [part.name for part in strategy.deploys if "fixed-features" in part.needs]
-    digests = {
-        name: digest([strategy.deployed[name]])
-        for name in sorted(heads)
-        if name in strategy.deployed
-    }
-    return {"model-hashes": digests} if digests else {}
 
 
 def hashes(strategy: Rounds, run_folder: Path) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,6 @@ class PositiveClass:
 
     label: int
     name: str
-    why: str = field(default="the rarer one", compare=False)
 
 
 def positive_class(
@@ -144,7 +143,7 @@ def positive_class(
         if len(counts) == 2 and counts[0] != counts[1]:
             label = 0 if counts[0] < counts[1] else 1
             return PositiveClass(label, names[label])
-    return PositiveClass(1, names[1], "the second one, as neither is rarer")
+    return PositiveClass(1, names[1])
 
 
 def rarer_tested(scores: Scores) -> PositiveClass | None:

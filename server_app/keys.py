@@ -17,23 +17,13 @@ Group = TypeVar("Group", bound=Settings)
 FILE = ROOT / "pyproject.toml"
 SYNONYMS = {
     "lr": "learning-rate", "epochs": "local-epochs", "batch": "batch-size", "wd": "weight-decay", "data": "dataset",
-    "best-round": "keep-best",
     "server-lr": "server-learning-rate", "num-clients": "clients", "num-rounds": "rounds", "fraction": "participation",
 }  # fmt: skip
 """What other programs call a setting."""
 MEANS = {"mean-of-last-5": 5, "mean-of-last-10": 10}
-SELECTIONS = ("last", "best", "best-test", "best-validation", *MEANS)
-"""best, where the setting keep-best is set, is the round that it keeps; best-test is the highest balanced accuracy on
-the test set, an oracle's choice; best-validation, where there is a validation set, the test numbers of the round that
-was best on that; a mean is over evaluated rounds."""
-
-ROUNDS = ("last", "best")
-"""Of these selections, the rounds whose model a finished run keeps."""
-
-
-def check_round(key: str, round: str) -> None:
-    """Raise SettingError unless `round`, which the user gives as `key`, is one of ROUNDS."""
-    require(round in ROUNDS, key, round, f"must be {' or '.join(ROUNDS)}")
+SELECTIONS = ("last", "best-test", "best-validation", *MEANS)
+"""best-test is the highest balanced accuracy on the test set, an oracle's choice; best-validation, where there is a
+validation set, the test numbers of the round that was best on that; a mean is over evaluated rounds."""
 
 
 @cache

@@ -157,6 +157,13 @@ METHODS: dict[str, Method] = {
 }  # fmt: skip
 
 
+def breaks_contract(name: str, reason: str) -> "SettingError":
+    """Return the error of a method that breaks the contract."""
+    from data import SettingError
+
+    return SettingError("method", name, f"breaks the contract of methods: {reason}")
+
+
 def no_method(method: str, name: str) -> "SettingError":
     """Return the error of a name in `method` that is none, with the nearest that is."""
     from data import SettingError

@@ -12,7 +12,13 @@ from client_app.variants import VARIANTS
 from data import SettingError
 from data.readers.catalog import is_sites
 from data.sites import agreement_of, file_of
-from server_app.methods import GROUP, METHODS, ContractViolation, Method
+from server_app.methods import (
+    GROUP,
+    METHODS,
+    ContractViolation,
+    Method,
+    breaks_contract,
+)
 from strategies import SERVER_METHODS
 from strategies.core.server import ServerMethod
 
@@ -24,7 +30,7 @@ def find(name: str) -> Method | None:
     """Return the method of that name, loading one of the user's own; None where there is none.
 
     Raises SettingError for one that cannot be loaded, or whose parts cannot be parts, with the reason. What they
-    compute is looked at by `check_contract`.
+    compute is looked at by `method_checks.check`.
     """
     if name in METHODS:
         return METHODS[name]
@@ -47,29 +53,22 @@ def installed() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=GROUP)} - METHODS.keys())
 
 
-def load_agreed_module(method: str, model: str, dataset: str) -> None:
-    """Between sites, load the coordinator's copy of the agreed module where the method or the model names it.
+def register(method: str, model: str, dataset: str) -> None:
+    """Let this process know the user's own among the names of `a+b`; what is no name at all, `compose` refuses.
 
-    The copy is beside federation.toml. It is loaded before `register` could import a module of the same name from the
-    working folder. Raises DataError for a copy that is missing or has another sha256 than the agreed one.
+    Between sites, the coordinator's copy of the agreed module, beside federation.toml, is loaded first where the method
+    or the model names it: before a module of the same name could be imported from the working folder. Raises DataError
+    for a copy that is missing or has another sha256 than the agreed one.
     """
-    own = set()
-    for name in (model, *method.split("+")):
-        module, colon, _ = name.strip().partition(":")
-        if colon:
-            own.add(module)
-    if not own or not is_sites(dataset):
-        return
-    agreement = agreement_of(dataset)
-    if agreement.module in own:
-        file = file_of(dataset).with_name(f"{agreement.module}.py")
-        load_agreed(agreement.module, read_agreed(agreement, file, str(file)), file)
-
-
-def register(method: str) -> None:
-    """Let this process know the user's own among the names of `a+b`; what is no name at all, `compose` refuses."""
-    for name in method.split("+"):
-        find(name.strip())
+    names = [name.strip() for name in method.split("+")]
+    if is_sites(dataset):
+        own = {name.partition(":")[0] for name in (model, *names) if ":" in name}
+        agreement = agreement_of(dataset) if own else None
+        if agreement is not None and agreement.module in own:
+            file = file_of(dataset).with_name(f"{agreement.module}.py")
+            load_agreed(agreement.module, read_agreed(agreement, file, str(file)), file)
+    for name in names:
+        find(name)
 
 
 def enter(name: str, thing: Any, module: str) -> Method:
@@ -81,10 +80,8 @@ def enter(name: str, thing: Any, module: str) -> Method:
             check_part(part)
             parts[part.name] = part
         check_uses(method, parts)
-    except ContractViolation as violation:
+    except (ContractViolation, SettingError) as violation:
         raise breaks_contract(name, str(violation)) from violation
-    except SettingError as error:
-        raise breaks_contract(name, f"its default {error}") from error
     for part in method.parts:
         if issubclass(part, Variant):
             VARIANTS[part.name] = part
@@ -95,33 +92,17 @@ def enter(name: str, thing: Any, module: str) -> Method:
     return METHODS[name]
 
 
-def breaks_contract(name: str, reason: str) -> SettingError:
-    """Return the error of a method that breaks the contract."""
-    return SettingError("method", name, f"breaks the contract of methods: {reason}")
-
-
-def check_contract(method: Method) -> list[str]:
-    """Train two tiny clients with a method (method_checks.py), and return what was checked, a sentence each.
-
-    Raises SettingError with the rule of the contract that it breaks.
-    """
-    from server_app.method_checks import check  # with flwr, which a plan does without
-
-    try:
-        return check(method)
-    except ContractViolation as violation:
-        raise breaks_contract(method.name, str(violation)) from violation
-
-
 def check_new_methods(names: str) -> None:
     """Check the contract of the user's own methods among the names of `a+b`, once in a process for each of them.
 
-    Every run begins with it. Raises SettingError as `check_contract` does.
+    Every run begins with it. Raises SettingError with the rule that one breaks.
     """
     for name in names.split("+"):
         method = find(name.strip())
         if method is not None and method.source and method not in _passed:
-            check_contract(method)
+            from server_app.method_checks import check  # with flwr, which a plan does without
+
+            check(method)
             _passed.append(method)
 
 

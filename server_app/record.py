@@ -10,9 +10,13 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
+import numpy as np
+
 from strategies.core.update_statistics import (
     MOST,
     MethodNumbers,
+    Round,
+    Seconds,
     UpdateStatistics,
     median_norm,
     noteworthy,
@@ -38,12 +42,9 @@ class Spread:
         """Return the same with quantiles, where there are too many values."""
         if len(self.values) <= MOST:
             return self
-        finite = sorted(value for value in self.values if not math.isnan(value)) or [math.nan]
-        last = len(finite) - 1
-        quantiles = []
-        for number in range(MOST):
-            index = number * last // (MOST - 1)
-            quantiles.append(finite[index])
+        ascending = sorted(value for value in self.values if not math.isnan(value)) or [math.nan]
+        places = np.arange(MOST) * (len(ascending) - 1) // (MOST - 1)
+        quantiles = [ascending[place] for place in places]
         return replace(self, values=quantiles)
 
 
@@ -69,8 +70,6 @@ class ModelNumbers:
     """Of at most 20 classes: row the label, column the prediction."""
     positive_class: str | None = None
     """Of two classes the one that auprc, sensitivity and specificity are about."""
-    best: bool | None = None
-    """True where the round was the model's best one so far: the setting keep-best. Else None, which no record has."""
 
     def __getitem__(self, name: str) -> float:
         """Return one of the means; NaN where it was not measured."""
@@ -101,55 +100,23 @@ class ModelNumbers:
 
 
 @dataclass(frozen=True)
-class Seconds:
-    """The seconds of a round."""
+class RoundRecord(Round):
+    """The record of a round. Of more than MOST clients, failures and workers it has the first."""
 
-    clients: float = 0.0
-    """From the request to the last reply."""
-    client_work: float = 0.0
-    """The clients' own time, summed."""
-    server: float = 0.0
-    evaluation: float = 0.0
-    round: float = 0.0
-    """All of it, and what is none of these."""
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """The record of a round."""
-
-    round: int
     models: Mapping[str, ModelNumbers] = field(default_factory=dict)
     """On the test set, by deployed model; empty where the round was not evaluated."""
     evaluated_by: str = "nobody"
     """server, clients or nobody."""
-    loss: float = math.nan
-    """Mean training loss of the clients, in nats."""
-    clients: Sequence[int] = ()
-    """Clients whose updates were used; of more than MOST the first."""
     used: int = 0
-    """Their number."""
-    failures: Mapping[int, str] = field(default_factory=dict)
-    """Client -> why its update, its answer or its evaluation is missing; of more than MOST the first."""
+    """Number of clients whose updates were used."""
     failed: int = 0
-    """Their number."""
-    bytes_down: int = 0
-    bytes_up: int = 0
-    seconds: Seconds = Seconds()
-    workers: Sequence[Mapping[str, Any]] = ()
-    """The processes that ran the clients, of more than MOST the first: process id, device, visible GPUs."""
-    strays: Sequence[str] = ()
-    """Unsolicited replies of nodes."""
+    """Number of failures."""
     updates: Sequence[UpdateStatistics] = ()
-    """How the clients moved the model; of more than MOST those that stand out most."""
+    """How the clients moved the model; of more than MOST those of the largest norms."""
     median_norm: float = math.nan
     """The median norm of all updates."""
-    method_numbers: Mapping[str, MethodNumbers] | None = None
-    """The numbers of the clients' methods, by VARIANT/NAME; None where they have none."""
     line: str = ""
     """The run's messages about the round."""
-    metrics: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
-    """The entries of the run's methods, in JSON beside the other fields."""
 
     def shortened(self) -> "RoundRecord":
         """Return the record of a round that tells of every client as one that tells of at most MOST."""

@@ -73,15 +73,13 @@ class RunEvaluation:
         return positive_class(names, stated) if stated in names else None
 
     def report_positive(self) -> None:
-        """Say which class is the positive one of two, and why."""
-        if self.positive is None:
-            return
-        why = ""
-        if not self.settings.general.positive_class:
-            samples = "samples" if self.settings.agreement is None else "test samples of the sites"
-            why = f" ({self.positive.why} of the {samples})"
-        line = f"positive class: {self.positive.name}{why}: AUPRC, sensitivity and specificity are about it"
-        self.report_line(LineAboutData(line))
+        """Say which class is the positive one of two, where it is known."""
+        if self.positive is not None:
+            subject = "AUPRC, sensitivity and specificity are about it"
+            line = (
+                f"positive class: {self.positive.name}: {subject} (positive-class states another)"
+            )
+            self.report_line(LineAboutData(line))
 
     def personal_models(self, is_last: bool) -> list[str]:
         """Return the names of the clients' own models, which they measure after a round."""
@@ -106,10 +104,8 @@ class RunEvaluation:
             if test.groups_N is None:  # else a subject's samples are tested together
                 _, tested_N = self.federation.selected("test")
                 for name, state in kept.items():
-                    kept[name] = {
-                        **state,
-                        "samples": torch.tensor(tested_N),
-                    }  # files share no tensors
+                    # A tensor of its own for each, as files share none.
+                    kept[name] = {**state, "samples": torch.tensor(tested_N)}
             validation = self.federation.validation(None, self.device)
             if validation is not None:
                 numbers["validation"] = self.evaluate_here(validation, {})
@@ -117,10 +113,10 @@ class RunEvaluation:
                 for kind, models in self.evaluate_at_clients(personal, alone=True).items():
                     numbers[kind] |= models
         on_validation = numbers.get("validation", {})
-        together = {}
-        for name, on_test in numbers["test"].items():
-            together[name] = replace(on_test, validation=on_validation.get(name))
-        return together
+        return {
+            name: replace(on_test, validation=on_validation.get(name))
+            for name, on_test in numbers["test"].items()
+        }
 
     def evaluate_at_clients(
         self, personal: Sequence[str], alone: bool = False
@@ -135,16 +131,11 @@ class RunEvaluation:
         )
         self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
         self.decide_positive(by_kind["test"])
-        numbers: dict[str, dict[str, ModelNumbers]] = {}
+        numbers: dict[str, dict[str, ModelNumbers]] = {kind: {} for kind in by_kind}
         for kind, models in by_kind.items():
-            numbers[kind] = {}
             for name, scores in models.items():
-                numbers[kind][name] = of_clients(
-                    scores,
-                    self.counts_KC,
-                    self.groups,
-                    positive=self.positive,
-                )
+                measured = of_clients(scores, self.counts_KC, self.groups, self.positive)
+                numbers[kind][name] = measured
         return numbers
 
     def evaluate_here(self, samples: Samples, kept: dict[str, State]) -> dict[str, ModelNumbers]:
@@ -174,14 +165,10 @@ class RunEvaluation:
     @cached_property
     def tested(self) -> dict[str, dict[int, Tensor]]:
         """By kind of test set and client the samples of each class, (C,); none of sites. Counted once."""
-        kinds = ["test"]
-        if self.federation.validated:
-            kinds.append("validation")
-        simulated = self.settings.agreement is None
-        clients = range(self.federation.clients) if simulated else range(0)
-        tested: dict[str, dict[int, Tensor]] = {}
-        for kind in kinds:
-            tested[kind] = {}
+        kinds = ["test", "validation"] if self.federation.validated else ["test"]
+        clients = range(self.federation.clients if self.settings.agreement is None else 0)
+        tested: dict[str, dict[int, Tensor]] = {kind: {} for kind in kinds}
+        for kind, of_client in tested.items():
             for client in clients:
-                tested[kind][client] = torch.from_numpy(self.federation.tested_C(kind, client))
+                of_client[client] = torch.from_numpy(self.federation.tested_C(kind, client))
         return tested

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib import metadata
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from client_app.process import code_version
-from client_app.state import State, size, with_prefix
+from client_app.state import State, size, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, check_length, read, write_atomically, writing
 from data import Federation, SettingError
 from data.files import owner_only
@@ -148,18 +148,6 @@ class RunFolder:
         ends = (self.summary_file, self.divergence_file)
         for file in (*ends, self.rounds_file, *states, self.settings_file):
             file.unlink(missing_ok=True)
-        self.delete_best_files()
-
-    def best_file(self, round: int) -> Path:
-        """Return the file of a best round: the setting keep-best."""
-        return self.path / f"best-{round:06d}.safetensors"
-
-    def delete_best_files(self, but: Collection[int] = ()) -> None:
-        """Delete the files of best rounds, `but` those of these rounds."""
-        kept = {self.best_file(round) for round in but}
-        for file in self.path.glob("best-*.safetensors"):
-            if file not in kept:
-                file.unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run, or None; one that is cut short, changed or another run's is none."""
@@ -227,18 +215,14 @@ class RunFolder:
         return "" if same else ", begun by another version of the code"
 
     def rounds(self) -> list[RoundRecord]:
-        """Return the records of the rounds so far, in order; those that were cut short or changed are left out."""
-        return [record for _, record in self.lines()]
-
-    def lines(self) -> list[tuple[str, RoundRecord]]:
-        """Return the lines of rounds.jsonl that are whole and of this run, each with its record, in order."""
-        whole: dict[int, tuple[str, RoundRecord]] = {}
+        """Return the records of the rounds so far, in order; a line that was cut short or changed is none."""
+        whole: dict[int, RoundRecord] = {}
         text = self.rounds_file.read_text(errors="replace") if self.rounds_file.exists() else ""
         for line in text.splitlines():
             try:
                 content = verified(line, self.run)
                 content.pop("run", None)
-                whole[content["round"]] = line, RoundRecord.of(content)
+                whole[content["round"]] = RoundRecord.of(content)
             except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
                 continue
         return [whole[round] for round in sorted(whole)]
@@ -264,16 +248,19 @@ class RunFolder:
 
         Raises WriteFailed.
         """
-        line = line_of({**record.to_json(), "run": self.run})
         with writing(self.rounds_file), self.rounds_file.open("a") as file:
-            file.write(line)
+            file.write(self.line(record))
             file.flush()
             os.fsync(file.fileno())
 
+    def line(self, record: RoundRecord) -> str:
+        """Return a record as a line of rounds.jsonl."""
+        return line_of({**record.to_json(), "run": self.run})
+
     def cut_after(self, round: int) -> None:
         """Drop the records of rounds after `round`: the ones whose checkpoint was never written."""
-        kept = [line for line, record in self.lines() if record.round <= round]
-        write_text(self.rounds_file, "".join(f"{line}\n" for line in kept))
+        kept = [self.line(record) for record in self.rounds() if record.round <= round]
+        write_text(self.rounds_file, "".join(kept))
 
     def write_predictions(self, kept: Mapping[str, State]) -> None:
         """Write what every model said of the test set, unless that is too large; `kept` is of `evaluate_models`.
@@ -293,15 +280,15 @@ class RunFolder:
         try:
             identity = {KIND: "test-predictions", "run": self.run}
             tensors, _ = read(self.predictions_file, identity)
-            subjects = tensors.get(f"{model}/subjects")
-            samples = tensors.get(f"{model}/samples")
+            said = split_prefix(tensors)[model]
+            arrays = {name: tensor.numpy() for name, tensor in said.items()}
             return Predictions(
-                log_probabilities_NC=tensors[f"{model}/log-probabilities"].numpy(),
-                labels_N=tensors[f"{model}/labels"].numpy(),
-                subjects_N=None if subjects is None else subjects.numpy(),
-                samples_N=None if samples is None else samples.numpy(),
+                arrays["log-probabilities"],
+                arrays["labels"],
+                arrays.get("subjects"),
+                arrays.get("samples"),
             )
-        except (OSError, Damaged, KeyError):
+        except (OSError, Damaged, KeyError, ValueError):
             return None
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:

@@ -4,17 +4,14 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from annotated_types import Ge, Gt, Le, Lt
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from client_app.client import Variant
 from client_app.models import (
@@ -43,8 +40,7 @@ from data.readers.catalog import is_own, is_sites, members
 from data.sites import agreement_of, in_messages
 from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
-from server_app.plugins import load_agreed_module, register, sources_of
-from server_app.round_selection import METRICS
+from server_app.plugins import register, sources_of
 from strategies.core.node_assignment import ExchangeSettings
 from strategies.core.server import ServerMethod
 from strategies.core.server_optimizer import FORMS, RULES, ServerOptimizer
@@ -63,9 +59,6 @@ TENSORBOARD, MLFLOW, WANDB = (
     for package in ("tensorboard", "mlflow", "wandb")
 )
 """The rules of the settings tensorboard, mlflow and wandb: true needs the installed package."""
-
-
-BEST = Rule(lambda metric: metric in ("", *METRICS), f"must be one of {', '.join(METRICS)}")
 
 
 @dataclass(frozen=True)
@@ -87,8 +80,6 @@ class GeneralSettings(Settings):
     """Seed of everything random: data draws, partition, first weights, sampling, batches."""
     evaluate_every: Annotated[int, Ge(0)] = 1
     """Evaluate every this many rounds, and always the last one; 0 evaluates the last round only."""
-    keep_best: Annotated[str, BEST, When("rounds"), When("evaluate_every")] = ""
-    """Metric on validation data by which the run also keeps each model's best round; empty keeps only the last."""
     server_optimizer: Annotated[str, OneOf("momentum", *RULES)] = "momentum"
     """The server optimizer: momentum, or adagrad, adam or yogi, which adapt the step of each coordinate."""
     server_learning_rate: Annotated[float, Gt(0)] = 1.0
@@ -167,8 +158,7 @@ class RunSettings:
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Take these settings from elsewhere, and register the user's own methods in this process."""
         vars(self).update(state)
-        load_agreed_module(self.general.method, self.general.model, self.data.dataset)
-        register(self.general.method)
+        register(self.general.method, self.general.model, self.data.dataset)
 
     @property
     def serving(self) -> tuple[ServerMethod, ...]:
@@ -212,9 +202,14 @@ class RunSettings:
         return config
 
     @property
+    def keeps_features(self) -> bool:
+        """Whether the trained model's inputs are a frozen backbone's features, which are computed once and kept."""
+        return self.model.freeze == "all" or self.model.components > 0
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input of the trained model; (D,) if a frozen backbone's cached features are the inputs."""
-        if self.model.freeze == "all" or self.model.components:
+        """The shape of one input of the trained model; (D,) where features are kept."""
+        if self.keeps_features:
             return (kept_width(self.general.model, self.model),)
         return self.data.shape
 
@@ -237,9 +232,8 @@ class RunSettings:
         trains_backbone = is_backbone(self.general.model) and self.model.freeze != "all"
         if self.agreement is not None or trains_backbone:
             return 1
-        # Not `sized_model`: on the meta device torch imports its compiler for a forward pass.
         classes = self.data.num_classes
-        model = build(self.general.model, self.input_shape, classes, 0, self.model)
+        model = sized_model(self.general.model, self.input_shape, classes, self.model)
         return fitting_clients(model, self.input_shape, self.training.batch_size)
 
     @cached_property
@@ -371,30 +365,12 @@ def takes_batch_norm(name: str, data: DataSettings, settings: ModelSettings) -> 
     return has_batch_norm(sized_model(name, data.shape, data.num_classes, settings))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def sized_model(
     name: str, shape: tuple[int, ...], classes: int, settings: ModelSettings
 ) -> Classifier:
     """Return a model for the names and sizes of its tensors. Raises SettingError for inputs that it cannot take."""
-    if is_own_model(name):  # it may compute while it is made
-        return build(name, shape, classes, 0, settings)
-    with torch.device("meta"), Undrawn():
-        return build(name, shape, classes, 0, settings)
-
-
-class Undrawn(TorchFunctionMode):
-    """Draws no normal weights: on the meta device, which has no numbers, torch imports its compiler for that."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is Tensor.normal_:
-            return args[0]
-        return func(*args, **(kwargs or {}))
+    return build(name, shape, classes, 0, settings)
 
 
 def model_line(settings: RunSettings) -> str:

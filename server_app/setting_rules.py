@@ -4,7 +4,7 @@ A rule of one setting, or of one group, stands in the group's class. `check` ask
 other: the first that is broken is the one that the user reads.
 """
 
-from client_app.client import affects_training, overrides
+from client_app.client import Variant, affects_training, overrides
 from client_app.models import (
     FIXED_FEATURES,
     MODELS,
@@ -15,17 +15,15 @@ from client_app.models import (
 )
 from client_app.models import check as check_model_settings
 from client_app.models.backbone import check_weights, sha256_of
-from client_app.ranking import MOST_RANKED
 from client_app.variants import VARIANTS
 from data import SettingError
 from data.agreement import Agreement
 from server_app.composition import closed_form_methods
 from server_app.methods import METHODS
 from server_app.plugins import sources_of
-from server_app.round_selection import RANKINGS
 from server_app.run_settings import RunSettings, takes_batch_norm
 from strategies import SERVER_METHODS
-from strategies.core.server import needs_holdout
+from strategies.core.server import ServerMethod, needs_holdout
 
 FIX_FEATURES = (
     f"freeze = all beside a backbone, or model = {' or '.join(FIXED_FEATURES)}, with hidden = 0"
@@ -38,10 +36,10 @@ def check(run: RunSettings) -> None:
     """Raise SettingError for the first rule that the settings of a run break."""
     check_between_sites(run)
     check_rounds(run)
-    check_validation(run)
-    check_training(run)
+    check_positive_class(run)
+    check_finetuning(run)
     check_model(run)
-    check_variants(run)
+    check_needs(run)
 
 
 def check_between_sites(run: RunSettings) -> None:
@@ -103,19 +101,13 @@ def check_agreed_weights(run: RunSettings, agreement: Agreement) -> None:
 
 
 def check_rounds(run: RunSettings) -> None:
-    """Raise SettingError for a head in closed form, or for rounds = 0, where something trains the features."""
-    heads = [part.name for part in run.deploys if "fixed-features" in part.needs]
-    if heads and not run.has_fixed_features:
-        rule = f"{' and '.join(heads)} needs features that stay as they are: {FIX_FEATURES}"
-        raise run.error("method", rule)
+    """Raise SettingError for rounds = 0 where anything but heads in closed form is made."""
     if run.general.rounds:
         return
     rule = f"is for heads in closed form alone ({', '.join(closed_form_methods())})"
     training = [name for name in run.parts.names if needs_rounds(name)]
     if training:
         raise run.error("rounds", f"{rule}, and {' and '.join(training)} trains")
-    if not heads:
-        raise run.error("rounds", rule)
     if run.data.augmentation != "none":
         rule = "has no effect with rounds = 0: heads in closed form are made of images as they are"
         raise run.error("augmentation", rule)
@@ -129,44 +121,22 @@ def needs_rounds(name: str) -> bool:
     return trains or of_rounds or not method.deploy
 
 
-def check_validation(run: RunSettings) -> None:
-    """Raise SettingError for a positive class, or a metric of keep-best, that the data do not have.
-
-    Whether one's own data have validation samples is known when they are read: `round_selection.refuse_unvalidated`.
-    """
-    data = run.data
-    if run.general.positive_class:
-        names = data.class_names
-        if len(names) != 2:
-            rule = f"has no effect: {data.dataset} has {len(names)} classes, and numbers of two have a positive one"
-            raise run.error("positive-class", rule)
-        if run.general.positive_class not in names:
-            raise run.error("positive-class", f"must be one of {', '.join(names)}")
-    if not run.general.keep_best:
+def check_positive_class(run: RunSettings) -> None:
+    """Raise SettingError for a positive class that the data do not have."""
+    stated = run.general.positive_class
+    if not stated:
         return
-    if run.agreement is not None:
-        rule = "needs validation data, and sites keep theirs to themselves"
-        raise run.error("keep-best", rule)
-    if data.evaluate_on != "test":
-        rule = "needs validation data, and evaluate-on = validation makes them the test set"
-        raise run.error("keep-best", rule, "use evaluate-on = test")
-    if run.general.keep_best in RANKINGS and data.num_classes > MOST_RANKED:
-        rule = f"is measured for at most {MOST_RANKED} classes, and {data.dataset} has {data.num_classes}"
-        raise run.error("keep-best", rule)
+    names = run.data.class_names
+    if len(names) != 2:
+        rule = f"has no effect: {run.data.dataset} has {len(names)} classes, and numbers of two have a positive one"
+        raise run.error("positive-class", rule)
+    if stated not in names:
+        raise run.error("positive-class", f"must be one of {', '.join(names)}")
 
 
-def check_training(run: RunSettings) -> None:
-    """Raise SettingError for local training, or fine-tuning, that a part of the method cannot take."""
+def check_finetuning(run: RunSettings) -> None:
+    """Raise SettingError for fine-tuning that has nothing to draw with, to begin with, or to step with."""
     training = run.training
-    needing = [variant.name for variant in run.variants if "sgd" in variant.needs]
-    needing += [part.name for part in run.serving if "sgd" in part.needs]
-    for name in needing:
-        if training.optimizer != "sgd":
-            rule = f"does not go with {name}, whose equations assume SGD"
-            raise run.error("optimizer", rule, "use optimizer = sgd")
-    for part in run.serving:
-        if part.needs_holdout and not run.data.holdout_per_class:
-            raise needs_holdout(part.name)
     draws = any(overrides(variant, "sample_weights") for variant in run.variants)
     if training.finetune_sampling == "method" and not draws:
         raise run.error("finetune-sampling", "needs a method that draws samples, as iwds")
@@ -188,40 +158,47 @@ def check_model(run: RunSettings) -> None:
         raise run.error("model", rule, "model = linear takes these")
     if run.model.weights:
         check_weights(model, run.model.weights)
-    if run.model.freeze == "all" or run.model.components:
+    if run.keeps_features and data.augmentation != "none":
         setting = "freeze = all" if run.model.freeze == "all" else "components"
-        kept = f"has no effect on features that are kept ({setting}): an image's are computed once"
-        if data.augmentation != "none":
-            raise run.error("augmentation", kept)
+        rule = f"has no effect on features that are kept ({setting}): an image's are computed once"
+        raise run.error("augmentation", rule)
     if run.model.norm == "group" and not takes_batch_norm(model, data, PLAIN):
         rule = f"has no effect: {model} has no batch norm"
         raise run.error("norm", rule, with_batch_norm(run))
-    if run.has_batch_norm and run.training.batch_size == 1:
+    if run.training.batch_size == 1 and run.has_batch_norm:
         rule = (
             f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
         )
         raise run.error("batch-size", rule)
 
 
-def check_variants(run: RunSettings) -> None:
-    """Raise SettingError for a variant that does not go with the model or with the data."""
+def check_needs(run: RunSettings) -> None:
+    """Raise SettingError for a part of the method whose needs the model, the data or the training do not meet."""
     method = run.general.method
     inputs = "" if len(run.data.shape) == 3 else f"vectors of {run.data.input_shape}"
-    if run.model.freeze == "all" or run.model.components:
+    if run.keeps_features:
         inputs = "kept features"
-    for variant in run.variants:
-        name = variant.name
-        if "batch-norm" in variant.needs and not run.has_batch_norm:
-            if run.model.norm == "group":
-                rule = f"has group norm in the place of batch norm, which {method} keeps local ({name})"
-                raise run.error("model", rule, "leave out norm = group")
+    parts: list[Variant | ServerMethod] = [*run.variants, *run.serving]
+    for part in parts:
+        name = part.name
+        if "sgd" in part.needs and run.training.optimizer != "sgd":
+            rule = f"does not go with {name}, whose equations assume SGD"
+            raise run.error("optimizer", rule, "use optimizer = sgd")
+        if "fixed-features" in part.needs and not run.has_fixed_features:
+            rule = f"{name} needs features that stay as they are: {FIX_FEATURES}"
+            raise run.error("method", rule)
+        if "batch-norm" in part.needs and not run.has_batch_norm:
             rule = f"has no batch norm, which {method} keeps local ({name})"
-            raise run.error("model", rule, with_batch_norm(run))
-        if "own-head" in variant.needs and run.has_fixed_features:
+            remedy = with_batch_norm(run) if run.model.norm == "batch" else "leave out norm = group"
+            raise run.error("model", rule, remedy)
+        if "own-head" in part.needs and run.has_fixed_features:
             rule = f"has no layer that {method} would share: none but the head trains ({name})"
             raise run.error("model", rule)
-        if "images" in variant.needs and inputs:
+        if "images" in part.needs and inputs:
             raise run.error("method", f"changes images ({name}), and the inputs are {inputs}")
+    for server_method in run.serving:
+        if server_method.needs_holdout and not run.data.holdout_per_class:
+            raise needs_holdout(server_method.name)
 
 
 def with_batch_norm(run: RunSettings) -> str:

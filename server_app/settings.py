@@ -6,7 +6,6 @@ setting_rules.py has the rules between settings.
 import ast
 import importlib.util
 import inspect
-import json
 import os
 import re
 import statistics
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from pydantic import TypeAdapter, ValidationError
 
 from client_app.local_site import QUESTION, RUN_SIGNATURE
 from client_app.models import ModelSettings, is_backbone, is_own_model
@@ -30,7 +30,7 @@ from data import DataSettings, SettingError, Settings, require, resolve
 from data.readers.catalog import KNOWN, SITES_PREFIX, has_domains, is_own, is_sites, members
 from server_app.composition import ComposedMethod, compose, section_types
 from server_app.keys import built, no_such, read_text, read_texts, typed
-from server_app.plugins import load_agreed_module, register
+from server_app.plugins import register
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from server_app.setting_rules import check
 from strategies.core.node_assignment import ExchangeSettings
@@ -41,6 +41,8 @@ RESULTS_OF_FLWR_RUN = "~/fedskew-results"
 """Folder of the results of a `flwr run` that names none: flwr then states the default, which is a relative path."""
 PATHS = ("results", "data-root", "cache", "weights", "partition-file")
 """Settings that are paths. `dataset` may hold paths, too."""
+OF_SHARED_WEIGHTS = ("server-learning-rate", "server-momentum", "server-momentum-form")
+"""Settings about what the clients share."""
 SUITABLE_MODELS = {
     "abide": "abide-mlp", "office": "alexnet-bn", "pacs": "alexnet-bn", "domainnet": "alexnet-bn",
     "cinic10": "resnet-18", "tiny-imagenet": "resnet-50", "imagenet-lt": "resnet-50-imagenet",
@@ -125,9 +127,7 @@ def values_in_force(config: Mapping[str, Any]) -> tuple[dict[str, Scalar], Compo
     a wrong type, a value that contradicts what the method's name means, and one that would change nothing beside the
     parts.
     """
-    method, model, dataset = (str(config.get(key, "")) for key in ("method", "model", "dataset"))
-    load_agreed_module(method, model, dataset)
-    register(method)
+    register(*(str(config.get(key, "")) for key in ("method", "model", "dataset")))
     default_values = defaults()
     values: dict[str, Scalar] = {}
     for key, value in config.items():
@@ -136,7 +136,7 @@ def values_in_force(config: Mapping[str, Any]) -> tuple[dict[str, Scalar], Compo
         values[key] = typed(key, value, type(default_values[key]))
     parts = compose(str(values.get("method", default_values["method"])))
     method = "+".join(parts.names)
-    ignored = ignored_settings(parts)
+    separate = [name for name in parts.variants if "separate-models" in VARIANTS[name].needs]
     by_user = {key: value for key, value in values.items() if value != default_values[key]}
     for key, value in by_user.items():
         section, _, _ = key.rpartition(".")
@@ -144,24 +144,10 @@ def values_in_force(config: Mapping[str, Any]) -> tuple[dict[str, Scalar], Compo
             raise SettingError(key, value, f"method {method} means {parts.fixed[key]!r}")
         if section and section not in parts.sections:
             raise SettingError(key, value, f"has no effect: method {method} does not use {section}")
-        for beside in (key, section):
-            if beside in ignored:
-                raise SettingError(key, value, f"has no effect beside {ignored[beside]}")
+        if separate and (section == parts.combine or key in OF_SHARED_WEIGHTS):
+            rule = f"has no effect beside {separate[0]}, which shares nothing"
+            raise SettingError(key, value, rule)
     return {**values, **parts.defaults, **parts.fixed, **by_user}, parts
-
-
-OF_SHARED_WEIGHTS = ("server-learning-rate", "server-momentum", "server-momentum-form")
-"""Settings about what the clients share."""
-
-
-def ignored_settings(parts: ComposedMethod) -> dict[str, str]:
-    """Return why settings, or sections of them, have no effect beside a method's variants, by key."""
-    ignored: dict[str, str] = {}
-    for name in parts.variants:
-        if "separate-models" in VARIANTS[name].needs:
-            idle = (parts.combine, *OF_SHARED_WEIGHTS)
-            ignored |= dict.fromkeys(idle, f"{name}, which shares nothing")
-    return ignored
 
 
 def settings_of_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,13 +235,12 @@ def with_method_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     text = config.get("method-settings", "")
     if not text:
         return config
-    try:
-        stated = json.loads(text)
-    except (TypeError, ValueError):
-        stated = None
-    fits = isinstance(stated, dict) and all("." in key for key in stated)
     rule = 'must be JSON of settings by key: {"my-part.power": 0.5}'
-    require(fits, "method-settings", text, rule)
+    try:
+        stated = TypeAdapter(dict[str, Scalar]).validate_json(str(text), strict=True)
+    except ValidationError:
+        raise SettingError("method-settings", text, rule) from None
+    require(all("." in key for key in stated), "method-settings", text, rule)
     return {**config, "method-settings": "", **stated}
 
 

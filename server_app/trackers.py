@@ -1,11 +1,15 @@
-"""The trackers that follow a run: TensorBoard, MLflow, and Weights & Biases."""
+"""The trackers that follow a run: TensorBoard, MLflow, and Weights & Biases.
+
+When one is made it deletes what an earlier start has written, as points cannot be taken back. `round` takes a round
+before its checkpoint: a run that is killed in between repeats it. `end` closes, whether the run is finished (its
+summary) or not (None).
+"""
 
 import math
 import os
 import re
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,23 +33,7 @@ PLACES = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
 """What would be written into the user's home."""
 
 
-class Tracker(ABC):
-    """A tracker of a run. When it is made it deletes what an earlier start has written: points cannot be taken back."""
-
-    @abstractmethod
-    def __init__(self, settings: RunSettings, folder: Path) -> None:
-        """`folder` is the run's."""
-
-    @abstractmethod
-    def round(self, record: RoundRecord) -> None:
-        """Take a round, before its checkpoint: a run that is killed in between repeats it."""
-
-    @abstractmethod
-    def end(self, summary: Mapping[str, Any] | None) -> None:
-        """Close, whether the run is finished (its summary) or not (None)."""
-
-
-class TensorBoard(Tracker):
+class TensorBoard:
     """Scalars in event files; `tensorboard --logdir results` shows all runs."""
 
     def __init__(self, settings: RunSettings, folder: Path) -> None:
@@ -66,7 +54,7 @@ class TensorBoard(Tracker):
         self.writer.close()
 
 
-class MLflow(Tracker):
+class MLflow:
     """A run of MLflow's, in the file store `mlruns` of the results folder, or where MLFLOW_TRACKING_URI says."""
 
     def __init__(self, settings: RunSettings, folder: Path) -> None:
@@ -79,10 +67,7 @@ class MLflow(Tracker):
         uri = os.environ.get("MLFLOW_TRACKING_URI") or store.resolve().as_uri()
         self.client = MlflowClient(uri)
         existing = self.client.get_experiment_by_name(PROJECT)
-        if existing:
-            experiment = existing.experiment_id
-        else:
-            experiment = self.client.create_experiment(PROJECT)
+        experiment = existing.experiment_id if existing else self.client.create_experiment(PROJECT)
         name = settings.run_id
         for earlier in self.client.search_runs([experiment], f"attributes.run_name = '{name}'"):
             self.client.delete_run(earlier.info.run_id)
@@ -95,10 +80,10 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        metrics = []
-        for tag, value in scalars(record):
-            name = FORBIDDEN.sub("_", tag)
-            metrics.append(Metric(name, value, timestamp=now, step=record.round))
+        metrics = [
+            Metric(FORBIDDEN.sub("_", tag), value, timestamp=now, step=record.round)
+            for tag, value in scalars(record)
+        ]
         for first in range(0, len(metrics), 1000):  # as many as a call takes
             self.client.log_batch(self.run_id, metrics=metrics[first : first + 1000])
 
@@ -106,7 +91,7 @@ class MLflow(Tracker):
         self.client.set_terminated(self.run_id, "FAILED" if summary is None else "FINISHED")
 
 
-class WeightsAndBiases(Tracker):
+class WeightsAndBiases:
     """A run in the folder wandb of the run's own, with the settings as its configuration."""
 
     def __init__(self, settings: RunSettings, folder: Path) -> None:
@@ -137,6 +122,9 @@ class WeightsAndBiases(Tracker):
         self.run.finish(exit_code=int(summary is None))
 
 
+Tracker = TensorBoard | MLflow | WeightsAndBiases
+
+
 def trackers_of(
     settings: RunSettings, folder: Path, records: Sequence[RoundRecord]
 ) -> Iterator[Tracker]:
@@ -144,13 +132,14 @@ def trackers_of(
 
     One after the other: where one cannot be made, its caller has those before, and ends them.
     """
-    general = settings.general
-    kinds: dict[type[Tracker], bool] = {
-        TensorBoard: general.tensorboard,
-        MLflow: general.mlflow,
-        WeightsAndBiases: general.wandb,
+    kinds: dict[str, type[Tracker]] = {
+        "tensorboard": TensorBoard,
+        "mlflow": MLflow,
+        "wandb": WeightsAndBiases,
     }
-    for kind in [kind for kind, asked in kinds.items() if asked]:
+    for name, kind in kinds.items():
+        if not getattr(settings.general, name):
+            continue
         tracker = kind(settings, folder)
         for record in records:
             tracker.round(record)

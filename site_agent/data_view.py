@@ -180,8 +180,7 @@ def federation_of(site: Site, settings: DataSettings) -> Federation:
         columns = input_columns(spec, here)
         if columns and wanted:
             # Before the data are read: with a column too many they are of another shape than agreed.
-            of_table = here if spec.startswith("csv:") else None
-            order_of(columns, wanted, str(file), wanted_by, reading=of_table)
+            order_of(columns, wanted, str(file), wanted_by)
         federation: Federation = federate(here, 0)
     except DataError as error:
         raise error.with_remedy_for(in_site_toml) from error

@@ -1,4 +1,4 @@
-"""What heads in closed form share: the pooled statistics in units of the features, and the step to a deployed model.
+"""Heads in closed form: the pooled statistics in units of the features, the step to a deployed model, Fed3R and FedNCM.
 
 A head here is a weight (C, D) and a bias (C,) in float64, made of integer sums alone. Equal sums give an equal head, so
 how the samples are split between clients changes nothing.
@@ -7,14 +7,14 @@ how the samples are split between clients changes nothing.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from client_app.state import State
 from client_app.variants.feature_statistics import GridStatistics, from_triangle
-from data import Rule
+from data import OneOf, Rule
 from strategies.core.server import Deployment, Numbers, Server, ServerMethod, Unit, Update
 from strategies.head import with_head
 
@@ -282,3 +282,56 @@ def chosen_rho(text: str, statistics: Statistics, factor: float = 1.0) -> float:
         statistics.effective_samples,
     )
     return factor * rho
+
+
+@dataclass(frozen=True)
+class Fed3R(ClosedFormHead):
+    """Deploy the head of least squared error, with a penalty on its weights.
+
+        W* = (S + lambda I)^-1 sum_c n_c (mu_c - mu) e_c^T,   b_c = n_c / N - mu^T W_c,   lambda = rho tr(S) / D
+
+    with one-hot labels e_c, the mean mu of all features, and their scatter S around it, from the clients' sum of z z^T.
+    prior = global is that: scikit-learn's Ridge on all clients' samples. prior = uniform divides class c's scores by
+    sqrt(n_c / N), so that rare classes are found as well.
+
+    Differences from the paper: features are centered, as a bias stands for, lambda has no fixed size, and the weights
+    are divided by the root of the class's share in place of their norm.
+    """
+
+    name: ClassVar[str] = "fed3r"
+    uses: ClassVar[str] = "feature-statistics"
+
+    rho: Annotated[str, RHO] = "auto"
+    """Strength of the penalty, in units of the scatter's mean diagonal; auto is by generalized cross-validation."""
+    prior: Annotated[str, OneOf("uniform", "global")] = "uniform"
+    """The classes' shares where the model is used: uniform, or those of all clients' samples."""
+
+    def head(self, statistics: Statistics, answer: State, step: float) -> Head:
+        rho = chosen_rho(self.rho, statistics)
+        scatter_DD = regularized(statistics.scatter_total(), rho)
+        weight_DC = solver_of(self, scatter_DD)(statistics.product())
+        shares_C = statistics.counts_C.double() / statistics.samples
+        bias_C = shares_C - statistics.mean_D @ weight_DC
+        if self.prior == "uniform":
+            roots_C = shares_C.sqrt()
+            weight_DC = weight_DC / roots_C
+            bias_C = bias_C / roots_C
+        return weight_DC.T, bias_C
+
+
+@dataclass(frozen=True)
+class FedNCM(ClosedFormHead):
+    """Deploy the head whose largest score is that of the nearest class mean.
+
+        mu_c = sum_k s_kc / sum_k n_kc,   W_c = mu_c,   b_c = -||mu_c||^2 / 2
+
+    with the sum s_kc of client k's features of class c; |z - mu_c|^2 is smallest where W_c z + b_c is largest. The
+    authors' code has W_c = mu_c / ||mu_c|| and no such bias.
+    """
+
+    name: ClassVar[str] = "fedncm"
+    uses: ClassVar[str] = "class-means"
+
+    def head(self, statistics: Statistics, answer: State, step: float) -> Head:
+        means_CD = statistics.means_CD
+        return means_CD, -means_CD.square().sum(1) / 2

@@ -1,7 +1,7 @@
 """Training of a head alone on features, as CReFF, CCVR and real features do."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import repeat
 
 import torch
@@ -61,25 +61,6 @@ def with_trained_head(
     weight_CD, bias_C = shared["head.weight"], shared["head.bias"]
     head = {"weight": weight_CD.to(features_ND.device), "bias": bias_C.to(features_ND.device)}
     return with_head(shared, train_head(head, features_ND, labels_N, steps, learning_rate))
-
-
-def train_head_in_batches(
-    head: State,
-    features_ND: Tensor,
-    labels_N: Tensor,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    draws: torch.Generator,
-) -> dict[str, Tensor]:
-    """Return the head after epochs of mini-batches, shuffled in each epoch; the last batch may be smaller."""
-
-    def batches() -> Iterator[Tensor]:
-        for _ in range(epochs):
-            order_N = torch.randperm(len(labels_N), generator=draws)
-            yield from torch.split(order_N.to(labels_N.device), batch_size)
-
-    return descend(head, features_ND, labels_N, batches(), learning_rate)
 
 
 def descend(

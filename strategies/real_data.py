@@ -82,7 +82,8 @@ class RealBlocks(ServerMethod):
         samples = server.own_samples(self.name)
         model = server.model.to(server.device)
         models = {}
-        for number, parameters in enumerate(blocks(model), start=1):
+        for number, names in enumerate(blocks(model), start=1):
+            parameters = [model.get_parameter(name) for name in names]
             model.load_state_dict(shared)
             model.eval()
             optimizer = SGD(parameters, self.learning_rate, momentum=0.0, weight_decay=0.0)
@@ -94,24 +95,20 @@ class RealBlocks(ServerMethod):
                 optimizer.step(torch.autograd.grad(loss, parameters))
 
             trained = on_cpu(model)
-            in_block = set(map(id, parameters))  # tensors compare by value
-            deployed = dict(shared)
-            for name, parameter in model.named_parameters():
-                if id(parameter) in in_block:
-                    deployed[name] = trained[name]
-            models[f"{self.name}-{number}"] = deployed
+            models[f"{self.name}-{number}"] = {**shared, **{name: trained[name] for name in names}}
         return Deployment(models, state)
 
 
-def blocks(model: Classifier) -> list[list[nn.Parameter]]:
-    """Return the parameters of each block of the features: a top-level module and the batch norm after it."""
-    result: list[list[nn.Parameter]] = []
-    for module in model.features.children():
-        parameters = [weight for weight in module.parameters() if weight.requires_grad]
+def blocks(model: Classifier) -> list[list[str]]:
+    """Return the names of each block's parameters: a top-level module of the features and the batch norm after it."""
+    result: list[list[str]] = []
+    for name, module in model.features.named_children():
+        weights = module.named_parameters(f"features.{name}")
+        names = [weight for weight, parameter in weights if parameter.requires_grad]
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and result:
-            result[-1] += parameters
-        elif parameters:
-            result.append(parameters)
+            result[-1] += names
+        elif names:
+            result.append(names)
     return result
 
 

@@ -168,7 +168,6 @@ def cells(columns, separator=","):
 CASES = {
     "MedMNIST's npz: labels (N, 1), val split": Case(
         npz(every("labels", lambda labels: labels[:, None])),
-        ("the validation split is measured beside the test split",),
     ),
     "npz: 12 bits in uint16": Case(
         npz(sixteen_bit_arrays(16)), ("taken as 0..4095",), ("pixel-range=0,4095",)

@@ -61,11 +61,6 @@ SERVER_SMALL: dict[str, dict[str, Any]] = {
     "fedbe": {"holdout-per-class": 3, "fedbe.steps": 4, "fedbe.batch-size": 8, "fedbe.models": 2},
 }
 """By method: the settings it needs, and short work for the server."""
-KEEP_BEST: dict[str, Any] = {
-    "clients": 3, "participation": 0.7, "train_images": 100, "test_images": 50, "local_epochs": 1, "rounds": 7,
-    "validation_fraction": 0.3, "keep_best": "balanced-accuracy",
-}  # fmt: skip
-"""A run of a second that keeps its best round, for `small`."""
 
 Tamper = Callable[[Message, RecordDict], None]
 """(what was asked, the reply's records to change in place)."""

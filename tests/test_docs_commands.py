@@ -76,7 +76,6 @@ RUN_HERE = {
         "fedskew run --method creff",
         "fedskew data export-sites digits sites --sites 2\n",
     ],
-    "docs/guides/early-stopping.md": ["fedskew run --method fedavg --set rounds=12"],
     "docs/reference/data.md": ["fedskew data list"],
     "docs/reference/methods.md": ["fedskew run --set method=creff+creff-code"],
 }

@@ -34,9 +34,7 @@ NAMES = {
     ("summary.json", "rows"): "MODEL",
     ("summary.json", "models"): "MODEL",
     ("summary.json", "models.MODEL"): "SELECTION",
-    ("summary.json", "model-hashes"): "MODEL",
     ("checkpoint.safetensors", "fedskew.clients"): "CLIENT",
-    ("checkpoint.safetensors", "fedskew.best"): "MODEL",
 }
 """Objects whose keys are names: the page's word for them."""
 
@@ -72,7 +70,6 @@ NOT_RUN_HERE = {
     "rounds.jsonl": {
         "workers[].gpu",  # on a GPU
         "failures.CLIENT",  # replies that are refused
-        "strays[]",
         "method-numbers",  # a method of one's own
         "method-numbers.NAME.mean",
         "method-numbers.NAME.values[]",
@@ -141,7 +138,7 @@ def section_of(file: Path) -> str:
         return "memory"
     if file.name == "test-predictions.safetensors":
         return file.name
-    assert re.fullmatch(r"checkpoint|previous|best-\d{6}", file.stem), file
+    assert re.fullmatch(r"checkpoint|previous", file.stem), file
     return "checkpoint.safetensors"
 
 
@@ -173,11 +170,11 @@ def test_the_page_names_the_keys_that_runs_write(
     train: Callable[..., FinishedRun], two_classes: str
 ) -> None:
     tail = {"imbalance_factor": 10, "train_images": 0, "holdout_per_class": 3, "rounds": 1}
-    early = {"validation_fraction": 0.3, "keep_best": "loss", "rounds": 2}
+    validated = {"validation_fraction": 0.3, "rounds": 2}
     own_files = {"input_shape": "1x8x8", "rounds": 1}
     runs = [
         train("plain"),
-        train("early", **early, learning_rate=5.0, finetune_epochs=1),
+        train("validated", **validated, learning_rate=5.0, finetune_epochs=1),
         train("creff", method="creff", creff__compare_features=True, **tail),
         train("creff-code", method="creff-code", rounds=1),
         train("ratio-loss", method="ratio-loss", rounds=1),

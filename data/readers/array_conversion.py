@@ -108,10 +108,7 @@ def _scaled(split: Split, images: Array, settings: DataSettings, notes: Notes) -
             where = f"{split.where}: {split.named('images')}: {images.dtype}"
             proposed = (0, white_of_bits(high)) if low >= 0 else None
             raise unknown_range(where, low, high, proposed=proposed)
-    if images.dtype in (np.uint8, np.float32):
-        return images
-    notes.append(f"{images.dtype} is taken as float32")
-    return images.astype(np.float32)
+    return images if images.dtype == np.uint8 else images.astype(np.float32, copy=False)
 
 
 def with_subjects(splits: Mapping[str, Split]) -> dict[str, Split]:
@@ -201,10 +198,7 @@ def bring_to(images: Array, shape: Shape) -> Array:
         images = images[..., None]
     present = images.shape[-1]
     if present != channels and (present, channels) not in ((1, 3), (3, 1)):
-        raise ValueError(
-            f"images have shape {images.shape[1:]}, read as (height, width, channels), and {present} channels cannot "
-            f"become {channels}"
-        )
+        raise ValueError(f"shape {images.shape[1:]}: {present} channels cannot become {channels}")
     result = np.empty((len(images), channels, height, width), images.dtype)
     for start in range(0, len(images), CHUNK):
         chunk = images[start : start + CHUNK]

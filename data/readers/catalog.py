@@ -19,7 +19,7 @@ class CatalogEntry:
     std: tuple[float, ...]
     """Of each channel, on the scale 0..1."""
     layout: str = "torchvision"
-    """Which reader of layouts.py understands the files; torchvision, or scikit-learn where there are no files."""
+    """Which reader of named.py understands the files: a key of LISTS, mat, abide, torchvision, or scikit-learn."""
     files: tuple[str, ...] = ()
     """Patterns, below data-root, of the files (or folders) of the official layout; all must be there."""
     torchvision_class: str = ""
@@ -96,9 +96,8 @@ def _domains(
     family: str, class_names: str, folder: str, domains: str, how: str
 ) -> dict[str, CatalogEntry]:
     """Return the domains of a family, of which each has a folder of images below `folder`."""
-    entries = {}
-    for domain in domains.split():
-        entries[f"{family}-{domain.replace('_', '-')}"] = CatalogEntry(
+    return {
+        f"{family}-{domain.replace('_', '-')}": CatalogEntry(
             tuple(class_names.split()),
             (3, 256, 256),
             (0.0,) * 3,
@@ -108,7 +107,8 @@ def _domains(
             how=how.format(domain=domain),
             family=family,
         )
-    return entries
+        for domain in domains.split()
+    }
 
 
 def _abide(site: str) -> CatalogEntry:
@@ -193,8 +193,7 @@ KNOWN: dict[str, CatalogEntry] = {
         _HALF,
         layout="mat",
         files=("SVHN/train_32x32.mat", "SVHN/test_32x32.mat"),
-        torchvision_class="SVHN",
-        torchvision_root="SVHN",
+        how="the .mat files of SVHN's cropped digits (Netzer et al., 2011)",
     ),
     "synthdigits": CatalogEntry(
         _DIGITS,
@@ -334,13 +333,7 @@ def members(dataset: str) -> tuple[str, ...]:
 
 def domain_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Names of domains: a user's own have their file's name, or their path if two have the same name."""
-    short = []
-    for name in names:
-        if is_own(name):
-            _, path = name.split(":", 1)
-            short.append(Path(path).stem)
-        else:
-            short.append(name)
+    short = [Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in names]
     if len(set(short)) == len(short):
         return tuple(short)
     return tuple(name.replace("/", "_") for name in names)

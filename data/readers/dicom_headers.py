@@ -76,8 +76,9 @@ def _header(file: Path, stamp: FileStamp, keyword: str) -> Header | None:
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of values that are not as the standard has them
-            wanted = [*elements.values(), "Rows"]
-            data = dicom_data(file, stop_before_pixels=True, specific_tags=wanted)
+            data = dicom_data(
+                file, stop_before_pixels=True, specific_tags=[*elements.values(), "Rows"]
+            )
             values = {name: data.get(element) for name, element in elements.items()}
         texts = {name: plain(str(value)) for name, value in values.items() if value is not None}
         return Header(**texts, has_image=bool(data.get("Rows")))
@@ -94,8 +95,8 @@ def notes_of_others(path: Path, files: Sequence[Path], images: Collection[Path])
     others = [file for file in {*files}.difference(images) if file.name != INDEX]
     if not others:
         return []
-    example = min(others).relative_to(path)
-    return [f"{len(others)} files are no DICOM images and left out, such as {example}"]
+    found = f"{len(others)} files are no DICOM images and left out"
+    return [f"{found}, such as {min(others).relative_to(path)}"]
 
 
 def plain(text: str) -> str:
@@ -178,7 +179,7 @@ def _sites(files: Sequence[Path], headers: Sequence[Header], columns: Columns) -
         f"the files name {len(names)} institutions ({INSTITUTION}), which are not taken as sites"
     )
     if "" in institutions:
-        return [], "", f"{found}: {institutions.count('')} files name none"
+        return [], "", f"{found}: some files name none"
     units = columns.get("patient", files)
     sides = columns.get("split", ())
     for name in dict.fromkeys(institutions):

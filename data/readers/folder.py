@@ -10,7 +10,7 @@ from data.errors import DataError, Remedy, SetOption, SettingError
 from data.packages import needed
 from data.readers.catalog import labels_file, members
 from data.readers.dicom_headers import PATIENT, headers_of, notes_of_others, plain, with_origins
-from data.readers.image_files import ANY_SIZE, ImageFiles
+from data.readers.image_files import ImageFiles, letters_of
 from data.readers.rows import (
     LABEL,
     complete_rows,
@@ -66,20 +66,15 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     classes = sorted(found)
     notes += [f"class {name} has no image" for name in sorted(found.difference(columns[LABEL]))]
     is_whole = "" in splits  # no folder says who tests
-    inner = [file for file in files if len(Path(file).parts) > (2 if is_whole else 3)]
-    if inner:
-        notes.append(
-            f"images in folders inside a class folder, such as {inner[0]}, are of its class too"
-        )
-    is_alone = len(members(settings.dataset)) == 1  # another site may have images of other classes
-    if len(classes) < 2 and is_alone and not class_names:
+    # Of several sites another may have images of other classes.
+    if len(classes) < 2 and not class_names and len(members(settings.dataset)) == 1:
         rule = f"holds images of one class, {classes[0]}: {LAYOUT}"
         raise DataError(rule, where=path, remedy=remedy_for(path))
     if is_whole:
         del columns["split"]
     manifest = Manifest(
         where=str(path),
-        inputs=ImageFiles.of(path, files, ANY_SIZE, settings),
+        inputs=ImageFiles(path, letters_of(files), settings=settings),
         columns=columns,
         names={LABEL: "class folder", "split": "folder"},
         classes=classes,
@@ -199,7 +194,7 @@ def refuse_sites(path: Path) -> None:
     inner = [[child.name for child in visible(folder) if child.is_dir()] for folder in folders]
     first = inner[0]
     have_files = any(entry.is_file() for folder in folders for entry in visible(folder))
-    are_same = len(first) > 1 and not have_files and all(names == first for names in inner)
+    are_same = len(first) > 1 and not have_files and inner.count(first) == len(inner)
     are_split = all("train" in {SPLITS.get(name.lower()) for name in names} for names in inner)
     if are_same or are_split:
         dataset = f"domains:{name_list([f'folder:{folder}' for folder in folders])}"
@@ -229,10 +224,8 @@ def refuse_patients(path: Path, manifest: Manifest) -> None:
 
 def with_labels(path: Path) -> str:
     """Return what to do where folders are no classes, with the whole command."""
-    table = f"write labels.csv with columns {PATIENT} and label, and check"
-    return (
-        f"{table}: fedskew data check {shlex.quote(str(path.absolute()))} --set labels=labels.csv"
-    )
+    check = f"fedskew data check {shlex.quote(str(path.absolute()))} --set labels=labels.csv"
+    return f"write labels.csv with columns {PATIENT} and label, and check: {check}"
 
 
 # ---- labels beside DICOM files ---------------------------------------------------------------------------------------
@@ -279,7 +272,7 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
     sides = [SPLITS.get(name.split("/")[0].lower(), "") for name in labelled]
     if not {"split", "fold"} & columns.keys() and {"train", "test"} <= {*sides} and all(sides):
         columns["split"], names["split"] = sides, "folder"
-    inputs = ImageFiles.of(path, labelled, ANY_SIZE, settings)
+    inputs = ImageFiles(path, letters_of(labelled), settings=settings)
     manifest = manifest_of_rows(where, inputs, columns, names, settings, dropped, notes)
     return with_origins(manifest, settings, headers_by_file=headers)
 
@@ -302,11 +295,12 @@ def rows_by_patient(file: Path, settings: DataSettings) -> tuple[dict[str, Row],
         DataError: no column of patients, or two rows of one that differ.
     """
     table = read_table(file)
-    stated = roles_of(str(file), table.header, settings)
-    likely = next((name for name in table.header if role_like(name) == "patient"), "")
-    stated.setdefault("patient", likely)
-    roles = {role: name for role, name in stated.items() if name and role != "path"}
-    if "patient" not in roles:
+    roles = roles_of(str(file), table.header, settings)
+    roles.pop("path", "")
+    if not settings.column_names.get("patient") and "patient" not in table.header:
+        likely = (name for name in table.header if role_like(name) == "patient")
+        roles["patient"] = next(likely, "")
+    if not roles.get("patient"):
         rule = f"must have a column {PATIENT}, and has {name_list(table.header, ', ')[:200]}"
         raise DataError(rule, where=file, remedy="a table of the files' paths is csv:FILE")
     names = {role: f"column {name}" for role, name in roles.items()}

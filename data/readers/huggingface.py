@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from data.errors import DataError, either
 from data.packages import needed
 from data.readers.catalog import NOT_SAVED
-from data.readers.image_files import ANY_SIZE, ImageFiles, letters_of
+from data.readers.image_files import ImageFiles, letters_of
 from data.readers.intensity import Stored
 from data.readers.rows import LABEL, complete_rows, cure_of, names_of_classes, roles_of
 from data.readers.splits import Manifest, manifest_of_rows
@@ -89,9 +89,9 @@ def cells_of(part: Any, name: str) -> list[str]:
     if feature is None:
         return [""] * len(part)
     if hasattr(feature, "int2str"):  # the library's ClassLabel
-        names = [feature.int2str(number).strip() for number in range(feature.num_classes)]
-        # The library writes -1 where a row has no label.
-        return ["" if value in (None, -1) else names[value] for value in part[name]]
+        # It writes -1 where a row has no label.
+        names = feature.names
+        return ["" if value in (None, -1) else names[value].strip() for value in part[name]]
     return ["" if value is None else str(value).strip() for value in part[name]]
 
 
@@ -107,18 +107,15 @@ def columns_of(folder: Path, parts: Parts, settings: DataSettings) -> tuple[dict
     roles = roles_of(str(folder), list(features), settings)
     used = [name for name in features if name not in settings.ignored_columns]
     images = [name for name in used if type(features[name]).__name__ == "Image"]
-    if not settings.column_names.get("path"):
-        if len(images) != 1:
-            rule = f"{len(images)} columns look like images, of {name_list(used, ', ')}"
-            ways = [cure_of(settings, {"path": name}) for name in images or used]
-            raise DataError(rule, where=folder, remedy=either(ways))
-        roles["path"] = images[0]
-    column = roles["path"]
-    if column not in images:
-        raise DataError(
-            f"column {column}: is of type {features[column]}: must be images", where=folder
-        )
-    return roles, features[roles[LABEL]]
+    stated = settings.column_names.get("path")
+    if stated and stated not in images:
+        rule = f"column {stated}: is of type {features[stated]}: must be images"
+        raise DataError(rule, where=folder)
+    if not stated and len(images) != 1:
+        rule = f"{len(images)} columns look like images, of {name_list(used, ', ')}"
+        remedy = either([cure_of(settings, {"path": name}) for name in images])
+        raise DataError(rule, where=folder, remedy=remedy)
+    return {**roles, "path": stated or images[0]}, features[roles[LABEL]]
 
 
 def scan(folder: Path, settings: DataSettings) -> Manifest:
@@ -138,16 +135,15 @@ def scan(folder: Path, settings: DataSettings) -> Manifest:
         for key, part in parts.items():
             undecoded = replace(part.features[column], decode=False)
             images[key] = part.select_columns([column]).cast_column(column, undecoded)
-        labels = {key: cells_of(part, roles[LABEL]) for key, part in parts.items()}
-        cells = {
-            role: [cell for part in parts.values() for cell in cells_of(part, name)]
-            for role, name in roles.items()
-        }
+        by_split = [
+            {role: cells_of(part, name) for role, name in roles.items()} for part in parts.values()
+        ]
+    cells = {role: [text for texts in by_split for text in texts[role]] for role in roles}
     # The names of a ClassLabel are classes whatever they are called.
     class_names = [name.strip() for name in getattr(type_of_labels, "names", None) or ()]
     known = {*class_names, *names_of_classes(settings)}
     # Beside other labels -1 is a class. Alone it stands for none, as in test data of a competition.
-    is_class = any("-1" in texts and len({*texts}) > 1 for texts in labels.values())
+    is_class = any("-1" in texts[LABEL] and len({*texts[LABEL]}) > 1 for texts in by_split)
     if "-1" not in known and not is_class:
         cells[LABEL] = ["" if label == "-1" else label for label in cells[LABEL]]
 
@@ -164,7 +160,7 @@ def scan(folder: Path, settings: DataSettings) -> Manifest:
         columns["split"], names["split"] = sides, "split"
     files = [f"{key}/{row}" for key, row in (places[place] for place in kept)]
     inputs = LibraryImages(
-        folder, letters_of(files), ANY_SIZE, settings=settings, parts=images, column=column
+        folder, letters_of(files), settings=settings, parts=images, column=column
     )
     return manifest_of_rows(
         str(folder), inputs, columns, names, settings, dropped, classes=class_names

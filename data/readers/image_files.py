@@ -12,7 +12,7 @@ from torch import Tensor
 
 from data.errors import DataError, SetOption
 from data.readers.array_types import Array, Bytes, Floats, Integers, Shape
-from data.readers.file_type import is_medical, is_nifti
+from data.readers.file_type import is_dicom_file, is_nifti
 from data.readers.intensity import Stored, UnknownRange, shown, unknown_range, white_of_bits
 from data.settings import DataSettings
 
@@ -27,8 +27,6 @@ MOST_LOOKED_AT = 1000
 """Images whose range is looked at: bounds the work, which is a second decoding."""
 DARK = 0.25
 """A largest pixel of all images below which wide numbers are asked about: 14 bits in files of 16."""
-ANY_SIZE = (0, 0, 0)
-"""Each image's own channels, height and width."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,8 @@ class ImageFiles:
     root: Path
     names: Bytes
     """(N, L): paths below root in UTF-8, padded with zeros."""
-    size: Shape
-    """Channels, height, width."""
+    size: Shape = (0, 0, 0)
+    """Channels, height, width; 0 for each image's own."""
     central: bool = False
     settings: DataSettings = field(default_factory=DataSettings)
     """How files are read: pixel-range and frame."""
@@ -63,18 +61,6 @@ class ImageFiles:
     dtype = np.dtype(np.uint8)
     ndim = 4
     device = torch.device("cpu")
-
-    @classmethod
-    def of(
-        cls,
-        root: Path,
-        files: Sequence[str],
-        size: Shape,
-        settings: DataSettings,
-        central: bool = False,
-    ) -> "ImageFiles":
-        """Return the images of paths below root."""
-        return cls(root, letters_of(files), size, central, settings)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -171,7 +157,6 @@ class ImageFiles:
 
     def index_select(self, dim: int, indices: Tensor) -> Tensor:
         """Return (n, C, H, W), uint8: what a tensor of all images would give, along dimension 0."""
-        assert dim == 0
         # Only named data sets stay in files, and all of their files have 8 bits.
         images = torch.from_numpy(self.decoded(indices.numpy()))
         return images.movedim(-1, 1)
@@ -254,7 +239,7 @@ def shape_of(images: ImageFiles) -> tuple[str, list[str]]:
     if len(sizes) > 1 and not images.settings.input_shape:
         examples = [f"{height}x{width}" for height, width in sorted(sizes)[:2]]
         found = f"images of {len(sizes)} sizes, such as {' and '.join(examples)}"
-        if first.is_file() and is_medical(first):
+        if is_nifti(first) or (first.is_file() and is_dicom_file(first)):
             rule = f"{found}: must be of one size, or state the one that they are brought to"
             remedy = (SetOption("input-shape", shape),)
             raise DataError(rule, where=first.parent, remedy=remedy)

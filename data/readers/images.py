@@ -10,7 +10,7 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from data.errors import DataError
 from data.readers.array_types import Bytes, Floats
-from data.readers.file_type import is_dicom_file, is_nifti, truly
+from data.readers.file_type import is_dicom_file, is_nifti
 from data.readers.intensity import Stored, chosen_frame
 from data.readers.medical import read_dicom, read_nifti
 from data.settings import DataSettings
@@ -72,14 +72,10 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
         raise
     # A damaged file surfaces as anything, a SyntaxError among others.
     except Exception as error:
-        reason = said(error)
+        rule = f"cannot be read as an image: {said(error)}"
         if isinstance(error, UnidentifiedImageError):
-            kind = truly(file) or "of an unknown type"
-            rule = f"and must be {', '.join(FORMATS)}, DICOM or NIfTI"
-            if kind.endswith("image"):
-                rule = "damaged or of a kind that Pillow does not read"
-            reason = f"is {kind}, {rule}"
-        raise DataError(f"cannot be read as an image: {reason}", where=file) from error
+            rule = f"is damaged or no image: must be {', '.join(FORMATS)}, DICOM or NIfTI"
+        raise DataError(rule, where=file) from error
 
 
 def read_with_pil(

@@ -6,15 +6,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import DataError, Remedy
+from data.errors import DataError
 from data.readers.array_types import Array, Floats, Integers
 from data.readers.image_files import ImageFiles
 from data.readers.rows import cure_of
 from data.readers.splits import Raw, Split
 from data.settings import DataSettings
+from data.text import printable
 
-LISTED = 5
-"""Names that a sentence lists; of more it gives the number."""
 ORDER_COUNTS = "the input columns have no names, so their order counts"
 """The note about vectors without names."""
 
@@ -24,7 +23,6 @@ def order_of(
     wanted: Sequence[str],
     where: str,
     wanted_by: str,
-    reading: DataSettings | None = None,
 ) -> Integers:
     """Return (F,): for each of the `wanted` columns its place in `present`.
 
@@ -33,33 +31,26 @@ def order_of(
         wanted: The names in the order that all files get.
         where: The file, which errors name.
         wanted_by: The file or model whose names `wanted` are, which errors name.
-        reading: The settings of a table, by which columns that are not wanted can be left out.
 
     Raises:
         DataError: a column is missing, or there is one that is not wanted.
     """
-    missing = [name for name in wanted if name not in present]
-    unknown = [name for name in present if name not in wanted]
-    found = []
-    if missing:
-        found.append(f"has no input column {_listed(missing)}")
-    if unknown:
-        found.append(f"has an input column {_listed(unknown)} that is unknown there")
-    if found:
-        rule = f"must have the input columns of {wanted_by}, in any order"
-        remedy: Remedy = ""
-        if reading is not None and not missing:
-            remedy = (cure_of(reading, {}, unknown), " leaves out what is unknown")
-        raise DataError(f"{' and '.join(found)}: {rule}", where=where, remedy=remedy)
     places = {name: place for place, name in enumerate(present)}
+    missing = [name for name in wanted if name not in places]
+    unknown = [name for name in present if name not in wanted]
+    if missing or unknown:
+        found = f"has no input column {_listed(missing)}"
+        if unknown:
+            surplus = f"has an input column {_listed(unknown)} that is unknown there"
+            found = f"{found} and {surplus}" if missing else surplus
+        rule = f"must have the input columns of {wanted_by}, in any order"
+        raise DataError(f"{found}: {rule}", where=where)
     return np.array([places[name] for name in wanted], np.int64)
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many others there are."""
-    text = ", ".join(repr(name[:80]) for name in names[:LISTED])
-    others = len(names) - LISTED
-    return f"{text} and {others} others" if others > 0 else text
+    """Return the names, cut where they are many."""
+    return printable(", ".join(map(repr, names)))
 
 
 def column_labels(columns: Sequence[str], features: int) -> tuple[str, ...]:
@@ -117,5 +108,4 @@ def notes_of_gaps(gaps_F: Integers, names: Sequence[str]) -> list[str]:
     if not total:
         return []
     counts = [f"{gaps_F[place]} of {names[place]}" for place in np.flatnonzero(gaps_F).tolist()]
-    cells = "1 empty cell" if total == 1 else f"{total} empty cells"
-    return [f"missing = median fills {cells}: {', '.join(counts)}"]
+    return [f"missing = median fills {total} empty cells: {', '.join(counts)}"]

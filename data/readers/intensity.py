@@ -108,9 +108,7 @@ def chosen_frame(file: Path, count: int, settings: DataSettings) -> int:
     if count == 1:
         return 0
     if not settings.frame:
-        middle = SetOption("frame", "middle")
-        number_of = SetOption("frame", "NUMBER", is_example=True)
-        remedy = middle, ", or ", number_of, ", takes one of them"
+        remedy = SetOption("frame", "middle"), ", or a number, takes one of them"
         raise DataError(f"holds {count} images", where=file, remedy=remedy)
     number = count // 2 if settings.frame == "middle" else int(settings.frame)
     if number >= count:

@@ -59,9 +59,10 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | By
         data.PhotometricInterpretation = photometric  # in small letters pydicom does not know it
         frame = chosen_frame(file, int(data.get("NumberOfFrames") or 1), settings)
         complete(data, frame)
+        stored = needed("pydicom.pixels", "medical", file).pixel_array(data, index=frame)
         if photometric in MONOCHROME:
-            return grey_of(file, data, frame, settings)
-        return color_of(file, data, frame)
+            return grey_of(file, data, stored, settings)
+        return color_of(file, data, stored)
 
 
 def dicom_data(file: Path, **options: Any) -> Any:
@@ -94,11 +95,10 @@ def complete(data: Any, frame: int) -> None:
             setattr(data, name, usual)
 
 
-def color_of(file: Path, data: Any, frame: int) -> Bytes:
+def color_of(file: Path, data: Any, color: Any) -> Bytes:
     """Return red, green and blue (H, W, 3). Raises DataError for more than 8 bits a channel."""
-    pixels = needed("pydicom.pixels", "medical", file)
-    color = pixels.pixel_array(data, index=frame)
     if data.PhotometricInterpretation == "PALETTE COLOR":
+        pixels = needed("pydicom.pixels", "medical", file)
         color = pixels.apply_color_lut(color, data)[..., :3]
         # A table of 16 bits has colors of 16; some devices write those of 8 into it.
         color = color >> (8 if color.max() > 255 else 0)
@@ -108,10 +108,9 @@ def color_of(file: Path, data: Any, frame: int) -> Bytes:
     return np.asarray(color, np.uint8)
 
 
-def grey_of(file: Path, data: Any, frame: int, settings: DataSettings) -> Stored:
+def grey_of(file: Path, data: Any, stored: Array, settings: DataSettings) -> Stored:
     """Return grey values with what the file says of them. Raises DataError as read_dicom does."""
     pixels = needed("pydicom.pixels", "medical", file)
-    stored = pixels.pixel_array(data, index=frame)
     span: tuple[float, float] | None = None
     if data.get("ModalityLUTSequence"):
         values, largest = through_table(file, stored, data, "ModalityLUTSequence")

@@ -11,8 +11,7 @@ from numpy.lib import format as npy
 
 from data.errors import DataError, Remedy, SetOption
 from data.readers.array_conversion import converted, with_subjects
-from data.readers.array_types import Array, Shape
-from data.readers.file_type import truly
+from data.readers.array_types import Array
 from data.readers.input_columns import ORDER_COUNTS, filled
 from data.readers.splits import Guess, Raw, Split
 from data.settings import DataSettings
@@ -50,17 +49,8 @@ def read_arrays(
         raise
     # A damaged file surfaces as anything: zlib.error, SyntaxError, NotImplementedError.
     except Exception as error:
-        reason = said(error)
-        remedy: Remedy = ""
-        kind = truly(path)
-        if "Object arrays" in reason:
-            remedy = "save them with a type of their own, such as labels.astype(str)"
-        elif kind and kind != "a zip archive":
-            reason = f"is {kind}"
-            if kind == "text":
-                remedy = "if it is a table: ", SetOption("dataset", f"csv:{path}")
-        rule = f"cannot be read as an npz file of plain arrays: {reason}"
-        raise DataError(rule, where=path, remedy=remedy) from error
+        rule = f"cannot be read as an npz file of plain arrays: {said(error)}"
+        raise DataError(rule, where=path) from error
 
 
 def read_npz(path: Path, settings: DataSettings) -> Raw:
@@ -75,7 +65,8 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
     """
     wanted = ("train_images", "train_labels", "test_images", "test_labels")
     subjects = (("train_subjects",), ("val_subjects",), ("test_subjects",))
-    arrays = read_arrays(path, wanted, (("val_images", "val_labels"), *subjects))
+    optional = (("val_images", "val_labels"), *subjects, ("columns",))
+    arrays = read_arrays(path, wanted, optional)
     notes: list[Remedy] = []
     splits = {}
     for key in ("train", "test", "val"):
@@ -85,32 +76,22 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
             splits[key] = converted(split, settings, notes)
     splits = with_subjects(splits)
     columns: tuple[str, ...] = ()
-    if splits["train"].images.ndim == 2:
-        columns = input_columns(path)
-        features = splits["train"].images.shape[1]
-        if len(columns) not in (0, features):
-            rule = f"must be {features} different names, one per column of the vectors"
-            raise DataError(f"columns: {len(columns)} names: {rule}", where=path)
-        if not columns:
-            notes.append(f"{ORDER_COUNTS}; an array columns can name them")
+    _, *sizes = splits["train"].images.shape
+    if len(sizes) == 1 and "columns" in arrays:
+        columns = names_in_array(arrays["columns"])
+        if len(columns) != sizes[0]:
+            rule = f"columns: must be {sizes[0]} different names, one per column of the vectors"
+            raise DataError(rule, where=path)
+    elif len(sizes) == 1:
+        notes.append(f"{ORDER_COUNTS}; an array columns can name them")
     said_once = tuple(dict.fromkeys(notes))  # also what holds for several splits
     return filled(Raw(splits, said_once, input_columns=columns), settings)
 
 
 def input_columns(path: Path) -> tuple[str, ...]:
-    """Return the names of the vectors' columns, an npz file's array `columns`; empty without it.
-
-    Raises:
-        DataError: `columns` is no list of different names.
-    """
+    """Return the names of the vectors' columns, an npz file's array `columns`; empty without them. Raises DataError."""
     array = read_arrays(path, (), (("columns",),)).get("columns")
-    if array is None:
-        return ()
-    names = names_in_array(array)
-    if not names:
-        found = f"columns: dtype {array.dtype}, shape {array.shape}"
-        raise DataError(f"{found}: must be different names, one per column", where=path)
-    return names
+    return () if array is None else names_in_array(array)
 
 
 def names_in_array(array: Array) -> tuple[str, ...]:
@@ -130,35 +111,23 @@ def guess_settings(path: Path, settings: DataSettings, names: tuple[str, ...] = 
     raw = read_npz(path, settings)
     array = read_arrays(path, (), (("class_names",),)).get("class_names")
     names = names if array is None else names_in_array(array)
-    notes: list[Remedy] = list(raw.notes)
-    if "val" in raw.splits:
-        notes.append("the validation split is measured beside the test split and never trained on")
     every_label = np.concatenate([split.labels for split in raw.splits.values()])
     if every_label.dtype.kind == "U":
-        notes.append("labels that are names are numbered in the order of classes")
         classes = name_list(sorted({*every_label.tolist()}))
     else:
         smallest, largest = int(every_label.min()), int(every_label.max())
         if smallest >= 1 and not settings.classes:
             rule = f"labels are {smallest}..{largest}: classes are numbered from 0; save labels - 1"
             option = SetOption("classes", str(largest + 1))
-            remedy = ("if there is a class 0: ", option)
-            raise DataError(rule, where=raw.train.where, remedy=remedy)
+            raise DataError(rule, where=path, remedy=("if there is a class 0: ", option))
         classes = name_list(names) if len(names) > largest else str(max(largest + 1, 2))
-    shape = "x".join(map(str, _guessed_shape(raw.train, settings)))
-    return Guess({"classes": classes, "input-shape": shape}, tuple(notes))
-
-
-def _guessed_shape(split: Split, settings: DataSettings) -> Shape:
-    """Return the input shape that a split's images suggest. Raises DataError where it may be a volume."""
-    shape = split.images.shape[1:]
-    if len(shape) == 1:
-        return shape
-    height, width, channels = (*shape, 1)[:3]
-    if channels > 4 and not settings.input_shape:
-        found = (
-            f"{split.named('images')}: shape {split.images.shape}: a volume, or {channels} channels"
-        )
-        option = SetOption("input-shape", f"{channels}x{height}x{width}")
-        raise DataError(found, where=split.where, remedy=("if channels: ", option))
-    return channels, height, width
+    _, *sizes = raw.train.images.shape
+    if len(sizes) > 1:
+        height, width, channels = (*sizes, 1)[:3]
+        sizes = [channels, height, width]
+    shape = "x".join(map(str, sizes))
+    if len(sizes) > 1 and sizes[0] > 4 and not settings.input_shape:
+        found = f"train_images: shape {raw.train.images.shape}: a volume, or {sizes[0]} channels"
+        remedy = ("if channels: ", SetOption("input-shape", shape))
+        raise DataError(found, where=path, remedy=remedy)
+    return Guess({"classes": classes, "input-shape": shape}, raw.notes)

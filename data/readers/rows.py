@@ -11,16 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from data.errors import DataError, Remedy, SetOption, either
-from data.readers.file_type import truly
 from data.settings import IGNORE, ROLES, DataSettings
 from data.text import finite_number, is_whole, name_list, printable, said
 
 LABEL = "label"
-LIKE_LABELS = (
-    "label", "labels", "class", "classes", "target", "targets", "diagnosis", "category", "y", "ground_truth",
-)  # fmt: skip
-"""What a column of labels may be called, in small letters."""
 LIKE_ROLES = {
+    LABEL: ("label", "labels", "class", "classes", "target", "targets", "diagnosis", "category", "y", "ground_truth"),
     "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "img",
              "image_path", "image_file", "image_name", "picture", "scan"),
     "site": ("site", "sites", "site_id", "hospital", "hospital_id", "center", "centre", "center_id",
@@ -28,7 +24,7 @@ LIKE_ROLES = {
     "patient": ("patient", "patients", "patient_id", "patientid", "pid", "subject", "subject_id",
                 "subjectid", "person", "person_id"),
 }  # fmt: skip
-"""What columns of other roles may be called, in small letters and with _ for spaces and hyphens."""
+"""What columns of a role may be called, in small letters and with _ for spaces and hyphens."""
 MISSING = frozenset((
     "na", "n/a", "n.a.", "<na>", "nan", "-nan", "nat", "null", "(null)", "none", "\\n", "?", "-", "--", "\u2013",
     "\u2014", ".", "#na", "#n/a", "#n/a n/a", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "#null!", "#value!", "#ref!",
@@ -69,14 +65,6 @@ class Table:
         """Return what a sentence calls a cell, and what it holds."""
         return f"row {self.lines[row]}, column {name}: {self.columns[name][row][:80]!r}"
 
-    @property
-    def notes(self) -> list[str]:
-        """How the text is read, a sentence each."""
-        if self.separator == ",":
-            return []
-        what = f"{SEPARATORS[self.separator]} separate the columns"
-        return [f"{what}, and a comma in a number is its decimal mark"]
-
 
 def read_table(path: Path, most: int | None = None) -> Table:
     """Return the cells of a CSV file in UTF-8 or UTF-16 whose columns commas, semicolons or tabs separate.
@@ -94,14 +82,9 @@ def read_table(path: Path, most: int | None = None) -> Table:
     try:
         rows, separator = _rows_in(path, most)
     except (csv.Error, UnicodeError) as error:
-        kind = truly(path)
-        reason = said(error)
-        if kind and not kind.startswith("text"):
-            reason += f"; it is {kind}"
-        elif isinstance(error, UnicodeError):
-            reason += "; save it as UTF-8 (in Excel: CSV UTF-8)"
-        rule = f"cannot be read as a CSV file in UTF-8: {reason}"
-        raise DataError(rule, where=path) from error
+        remedy = "save it as UTF-8 (in Excel: CSV UTF-8)" if isinstance(error, UnicodeError) else ""
+        rule = f"cannot be read as a CSV file in UTF-8: {said(error)}"
+        raise DataError(rule, where=path, remedy=remedy) from error
 
     columns = _columns_in(path, rows, separator)
     return Table(path, columns, [line for line, _ in rows[1:]], separator)
@@ -153,7 +136,7 @@ def _rows_in(path: Path, most: int | None) -> tuple[list[tuple[int, list[str]]],
 
 
 def role_like(name: str) -> str:
-    """Return the role that a column of that name probably has, beside label; empty for none."""
+    """Return the role that a column of that name probably has; empty for none."""
     plain = re.sub(r"[\s-]+", "_", name.strip().lower())
     return next((role for role, names in LIKE_ROLES.items() if plain in names), "")
 
@@ -240,10 +223,8 @@ def complete_rows(
 
 def left_out(dropped: Sequence[str]) -> list[str]:
     """Return the sentence about rows that were left out, by what was missing in each; none for none."""
-    if not dropped:
-        return []
-    rows = "1 row is" if len(dropped) == 1 else f"{len(dropped)} rows are"
-    return [f"{rows} left out by missing = drop, first: {dropped[0]}"]
+    count = f"{len(dropped)} rows are left out by missing = drop"
+    return [f"{count}, first: {dropped[0]}"] if dropped else []
 
 
 def check_labels(
@@ -310,7 +291,7 @@ def roles_of(where: str, header: Sequence[str], settings: DataSettings) -> dict[
 
     taken = {*ignored, *(name for role, name in roles.items() if role != LABEL)}
     others = [name for name in header if name not in taken]
-    alike = [name for name in others if name.lower() in LIKE_LABELS]
+    alike = [name for name in others if role_like(name) == LABEL]
     if len(alike) > 1 and any(name.lower() == "x" for name in others):
         alike = [name for name in alike if name.lower() != "y"]  # it is a coordinate
     if len(alike) > 1:

@@ -139,13 +139,11 @@ class Manifest:
         sentences = []
         if self.sites:
             sentences.append(f"the {len(self.sites)} sites of {self.names['site']} are the clients")
-        patients = set(self.of("patient"))
-        if patients:
-            what = self.names["patient"]
-            sentences.append(f"{len(patients)} patients by {what}, each on one side alone")
+        if self.of("patient"):
+            patients = f"{len({*self.of('patient')})} patients by {self.names['patient']}"
+            sentences.append(f"{patients}, each on one side alone")
         if not self.of("split") and not self.of("fold"):
-            who = "nothing says who tests: a fifth does, which test-fold chooses"
-            sentences.append(who)
+            sentences.append("nothing says who tests: a fifth does, which test-fold chooses")
         return sentences
 
 
@@ -228,8 +226,8 @@ def divided(manifest: Manifest, settings: DataSettings) -> Raw:
 
 def numbered(texts: Sequence[str]) -> Integers:
     """Return (N,): the place of each text in the sorted different texts."""
-    _, numbers_N = np.unique(np.array(texts), return_inverse=True)
-    return numbers_N.astype(np.int64)
+    numbers_N: Integers = np.unique(np.array(texts), return_inverse=True)[1].astype(np.int64)
+    return numbers_N
 
 
 def sides(manifest: Manifest, everything: Split, settings: DataSettings) -> Texts:

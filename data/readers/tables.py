@@ -3,16 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from data.errors import DataError, Remedy
-from data.files import FileStamp, stamp_of
 from data.readers.array_types import Floats
 from data.readers.dicom_headers import with_origins
-from data.readers.image_files import ANY_SIZE, ImageFiles
+from data.readers.image_files import ImageFiles, letters_of
 from data.readers.input_columns import notes_of_gaps
 from data.readers.rows import (
     DROP_ROWS,
@@ -32,12 +30,8 @@ from data.settings import DataSettings
 
 INPUT, IGNORED = "input", "ignored"
 """What `columns_of` calls columns without a role."""
-OF_READING = ("classes", "columns", "missing")
-"""The settings that change what a scan finds."""
 HEADER_ROWS = 20
 """Rows among which the header is looked for: those before it are empty."""
-MOST_KEPT = 4
-"""Tables of images that a process keeps: a check and a run look at a data set several times."""
 FEWEST_IDS = 20
 """Rows from which a column of different whole numbers is asked about: a few rows differ by chance."""
 
@@ -65,20 +59,9 @@ def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
 def scan(path: Path, settings: DataSettings) -> Manifest:
     """Return the rows of a table: images, or vectors (features,) in column order.
 
-    A table of images is read once until it changes.
-
     Raises:
         DataError: a row, column or value that cannot be used for training.
     """
-    reading = DataSettings(**{name: getattr(settings, name) for name in OF_READING})
-    if "path" not in roles_in(path, settings)[0]:
-        return _scan(path, None, reading)
-    # The files may change while their table stays as it is, so that nothing of them is kept with it.
-    return with_origins(_kept(path, stamp_of(path), reading), settings, roles=("patient",))
-
-
-def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
-    """Return the rows of a table. The stamp only serves as a key of `_kept`."""
     table = read_table(path)
     roles, others = roles_and_inputs(table, settings)
     cells = {role: table.columns[name] for role, name in roles.items()}
@@ -97,7 +80,7 @@ def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
             if first != row:  # one of them might train and the other test
                 rule = f"{file} is the file of {row_of(first)} too"
                 raise DataError(rule, where=f"{path}: {row_of(row)}")
-        inputs, others = ImageFiles.of(path.parent, files, ANY_SIZE, settings), ()
+        inputs, others = ImageFiles(path.parent, letters_of(files), settings=settings), ()
     elif others:
         inputs, rows, gaps = read_numbers(table, others, rows, settings, roles)
         dropped += gaps
@@ -105,12 +88,10 @@ def _scan(path: Path, stamp: FileStamp, settings: DataSettings) -> Manifest:
         rule = f"there is no column of numbers beside {', '.join(roles.values())}"
         raise DataError(rule, where=path)
     columns = {role: [texts[row] for row in rows] for role, texts in cells.items()}
-    return manifest_of_rows(
-        str(path), inputs, columns, names, settings, dropped, table.notes, input_columns=others
+    manifest = manifest_of_rows(
+        str(path), inputs, columns, names, settings, dropped, input_columns=others
     )
-
-
-_kept = lru_cache(maxsize=MOST_KEPT)(_scan)
+    return with_origins(manifest, settings, roles=("patient",))
 
 
 def questions(path: Path, manifest: Manifest, settings: DataSettings) -> list[Remedy]:
@@ -200,11 +181,7 @@ def _remedy_for(
 ) -> Remedy:
     """Return the remedy for a cell that is not a number; empty if none is known."""
     cell = table.columns[column][row]
-    if number_in(cell, ".") is not None:
-        return "the decimal mark of other cells is a comma"
-    if number_in(cell, ",") is not None:
-        return "a decimal comma needs semicolons or tabs between the columns"
-    if roles is None:
+    if roles is None or number_in(cell, ".") is not None or number_in(cell, ",") is not None:
         return ""
     role = role_like(column)
     if role and role not in roles:
@@ -265,11 +242,10 @@ def columns_of(path: Path, settings: DataSettings) -> list[ColumnSummary]:
     """Return what each column of a table holds, in file order. Raises DataError for a table without label or header."""
     table = read_table(path)
     roles, inputs = roles_and_inputs(table, settings)
-    meaning = dict.fromkeys(table.header, IGNORED)
+    meaning = {name: role for role, name in roles.items()}
     if "path" not in roles:
         meaning |= dict.fromkeys(inputs, INPUT)
-    meaning |= {name: role for role, name in roles.items()}
-    return [summary_of(table, name, meaning[name]) for name in table.header]
+    return [summary_of(table, name, meaning.get(name, IGNORED)) for name in table.header]
 
 
 # ---- paths -----------------------------------------------------------------------------------------------------------
@@ -286,10 +262,9 @@ def checked_paths(table: Table, cells: Sequence[str], rows: Sequence[int]) -> li
     for place in rows:
         cell = cells[place]
         # The table may have been written on Windows.
-        name = cell if (root / cell).exists() else cell.replace("\\", "/")
-        # No file's name holds a NUL, which some calls of the system raise ValueError for.
-        if "\0" in cell or not (root / name).is_file():
+        there = [name for name in (cell, cell.replace("\\", "/")) if (root / name).is_file()]
+        if not there:
             rule = f"{cell[:200]!r}: there is no such file below {root}"
             raise DataError(rule, where=f"{table.path}: row {table.lines[place]}")
-        names.append(name)
+        names.append(there[0])
     return names

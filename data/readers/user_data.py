@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from data.errors import DataError, Remedy, SetOption, either
 from data.readers import folder, huggingface, npz, tables
@@ -37,14 +36,10 @@ def kind_of_path(path: Path) -> str:
 def kind_and_path(name: str, settings: DataSettings) -> tuple[str, Path]:
     """Return KIND and PATH of KIND:PATH; a relative path is below data-root, if that is set.
 
-    That of medmnist:NAME is NAME.npz in data-root, or where the package medmnist keeps what it downloads.
+    That of medmnist:NAME is NAME.npz.
     """
     kind, path = name.split(":", 1)[0], own_path(name, settings.data_root)
-    if kind == "medmnist":
-        in_data_root = path.with_name(f"{path.name}.npz")
-        of_package = Path("~/.medmnist").expanduser() / in_data_root.name
-        path = of_package if of_package.is_file() and not in_data_root.is_file() else in_data_root
-    return kind, path
+    return kind, path.with_name(f"{path.name}.npz") if kind == "medmnist" else path
 
 
 def path_of(name: str, settings: DataSettings) -> Path:
@@ -157,13 +152,12 @@ def _guess(name: str, settings: DataSettings) -> Guess:
 
 def medmnist_classes(path: Path) -> tuple[str, ...]:
     """Return the names of the classes of MedMNIST (Yang et al., 2023); none where its package is not installed."""
-    try:
-        info: dict[str, Any] = import_module("medmnist").INFO
-    except ImportError:
-        return ()
     flag, _, _ = path.stem.partition("_")  # a size may follow, as in pathmnist_64
-    name_of_label = info.get(flag, {}).get("label", {})
-    return tuple(str(name_of_label[number]) for number in sorted(name_of_label, key=int))
+    try:
+        names: dict[str, str] = import_module("medmnist").INFO[flag]["label"]
+    except (ImportError, KeyError):
+        return ()
+    return tuple(names[number] for number in sorted(names, key=int))
 
 
 def _all_classes(dataset: str, by_member: dict[str, str]) -> str:
@@ -171,8 +165,6 @@ def _all_classes(dataset: str, by_member: dict[str, str]) -> str:
     different = list(dict.fromkeys(by_member.values()))
     if len(different) == 1:
         return different[0]
-    if all(map(is_whole, different)):
-        return max(different, key=int)
     # Numbers in a file mean the places in its own list: lists of several files cannot be put together.
     if any(is_whole(text) or name.startswith(NUMBERED) for name, text in by_member.items()):
         listed = "; ".join(f"{name}: {text}" for name, text in by_member.items())

@@ -30,15 +30,9 @@ def export(
     model: Annotated[
         str, typer.Option(help="The deployed model to export; default: the method's own.")
     ] = "",
-    round: Annotated[
-        str,
-        typer.Option("--round", help="last, or best: the round that the setting keep-best kept."),
-    ] = "last",
     output: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder to write; default: export/MODEL in the run's folder, or export/MODEL-best."
-        ),
+        typer.Option(help="Folder to write; default: export/MODEL in the run's folder."),
     ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write ONNX.")] = False,
     unfinished: Annotated[
@@ -49,11 +43,11 @@ def export(
     from fedskew.export import from_run
     from server_app.run_folder import RunFolder
 
-    trained = from_run.TrainedRun(RunFolder(run, moved=True), model, unfinished, round)
+    trained = from_run.TrainedRun(RunFolder(run, moved=True), model, unfinished)
     for file in from_run.export(trained, output or trained.usual_folder, onnx):
         out.print(str(file), markup=False)
     about = trained.description
-    which = f"model {about.model} of {about.method}, {about.which_round}"
+    which = f"model {about.model} of {about.method}, round {about.round}"
     console(stderr=True).print(which, markup=False, style="dim")
 
 
@@ -93,7 +87,7 @@ def predict(
     reading: dict[str, Any] = {}
     for key, value in stated.items():
         field = key.replace("-", "_")
-        is_reading = field in (*READ_BY, "outside_folder")
+        is_reading = field in READ_BY
         require(is_reading, key, value, "says nothing of how inputs are read")
         reading[field] = value
     stderr = console(stderr=True)
@@ -107,7 +101,7 @@ def predict(
         write_csv(output, predictions)
         wrote = f"{output}: {len(predictions)} rows"
         stderr.print(wrote, markup=False, soft_wrap=True)
-    which = f"model {about.model} of {about.method}, {about.which_round}"
+    which = f"model {about.model} of {about.method}, round {about.round}"
     (stderr if as_json else out).print(which, markup=False, style="dim")
     if as_json:
         print(json.dumps(predictions_json(predictions, numbers, inputs.read.left_out), indent=2))

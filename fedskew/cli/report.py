@@ -3,9 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import date
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +26,7 @@ from fedskew.experiments import (
 )
 from fedskew.experiments.entries import defaults
 from fedskew.formatting import console, to_stdout
-from server_app.keys import check_round, read_texts
+from server_app.keys import read_texts
 from server_app.methods import Setting as Scalar
 
 if TYPE_CHECKING:
@@ -67,13 +65,6 @@ def report(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also print what was run, and more tables.")
     ] = False,
-    round: Annotated[
-        str,
-        typer.Option(
-            "--round",
-            help="The round that numbers are of: last, or best, which keep-best kept. Default: the experiment's own.",
-        ),
-    ] = "",
     results: Results = None,
     experiments: ExperimentsFile = None,
     records: RecordsFolder = None,
@@ -95,14 +86,11 @@ def report(
     if results is not None:
         overrides["results"] = results
     folder = results_folder(overrides)
-    if round:
-        check_round("--round", round)
     suite = sized_suite(names or [], experiments)
     if suite is not None:
         others = {
             "--html": html,
             "--figures": figures,
-            "--round": round,
             form: form not in OF_PAPERS,
         }
         for option in others:
@@ -116,7 +104,7 @@ def report(
     found = chosen_results(names or [], folder, overrides, experiments)
     from fedskew.report.document import document
 
-    documents = [document(of_round(one, round) if round else one) for one in found]
+    documents = [document(one) for one in found]
     write(documents, html, figures, form, verbose)
 
 
@@ -210,20 +198,6 @@ def report_papers(
         else:
             for line in papers.terminal_lines(judged):
                 console().print(line)
-
-
-def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
-    """Return the results with the numbers of the last or the best round, whatever the experiment itself selects.
-
-    Raises SettingError where no finished run keeps its best round.
-    """
-    name = results.experiment.name
-    chosen = replace(results, experiment=replace(results.experiment, selection=round))
-    runs = chain.from_iterable(column.runs for column in chosen.columns)
-    rule = f"is not there: no finished run of {name} has keep-best, which keeps its best round"
-    if round != "last" and not any(run.selected for run in runs):
-        raise SettingError("--round", round, rule)
-    return chosen
 
 
 def results_folder(overrides: Mapping[str, Scalar]) -> str:

@@ -126,7 +126,7 @@ def select(
     given = read_texts(settings or [], defaults())
     require("results" not in given, "results", given.get("results", ""), "is stated by --results")
     given["results"] = results
-    for key in ("method", "seed", "evaluate-every", "evaluate-on", "keep-best"):
+    for key in ("method", "seed", "evaluate-every", "evaluate-on"):
         rule = "is what a selection sets itself: methods are stated by --method"
         require(key not in given, key, given.get(key, ""), rule)
     methods = words("method", method or [])

@@ -33,9 +33,8 @@ from fedskew.export.model_folder import (
     site_file,
 )
 from fedskew.formatting import escaped, percent, site_names
-from server_app.checkpoint import BrokenCheckpoint, Checkpoint, best_checkpoint
+from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.composition import compose, row_name
-from server_app.keys import check_round
 from server_app.plugins import find
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder, write_text
@@ -56,19 +55,11 @@ SHOWN = {
 class TrainedRun:
     """What is exported of a run, read from its folder alone: the data need not be there."""
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        model: str = "",
-        unfinished: bool = False,
-        round: str = "last",
-    ) -> None:
-        """Read the run's last round, or with `round` = best the one that the setting keep-best kept for the model.
+    def __init__(self, folder: RunFolder, model: str = "", unfinished: bool = False) -> None:
+        """Read the run's last round.
 
-        Raises DataError for a folder that holds no run, an unfinished one, or no best round that can be used, and
-        SettingError for an unknown model and for the best round of a run without keep-best.
+        Raises DataError for a folder that holds no run, or an unfinished one, and SettingError for an unknown model.
         """
-        check_round("--round", round)
         self.folder = folder
         where = str(folder.path)
         self.origin = folder.origin()
@@ -98,31 +89,15 @@ class TrainedRun:
             raise DataError(f"{found}: {remedy}", where=where)
 
         self.model = chosen(list(self.checkpoint.deployed), model)
-        self.best_by = ""
-        if round == "best":
-            self.best_by = str(self.settings["keep-best"])
-            rule = "is not there: the run has no keep-best, which keeps its best round"
-            require(self.best_by != "", "--round", "best", rule)
-            best = self.checkpoint.best.best_of(self.model)
-            if best is None:
-                rule = f"no evaluated round of model {self.model} has a finite {self.best_by}"
-                raise DataError(rule, where=where)
-            try:
-                self.checkpoint = best_checkpoint(folder, best.round)
-            except BrokenCheckpoint as error:
-                remedy = "overwrite = true repeats the run, --round last exports its last round"
-                raise DataError(f"{error}: {remedy}") from error
-            records = [record for record in records if record.round == best.round]
         self.models: dict[str, ModelNumbers] = {}
-        """By deployed model, of the last evaluated round, or of the best one."""
+        """By deployed model, of the last evaluated round."""
         for record in records:
             self.models = dict(record.models) or self.models
 
     @property
     def usual_folder(self) -> Path:
-        """Where an export goes that names no folder; the best round does not replace the last one."""
-        name = f"{self.model}-best" if self.best_by else self.model
-        return self.folder.path / "export" / name
+        """Where an export goes that names no folder."""
+        return self.folder.path / "export" / self.model
 
     @property
     def description(self) -> Description:
@@ -141,7 +116,6 @@ class TrainedRun:
             method=settings["method"],
             model=self.model,
             round=str(self.checkpoint.round),
-            best_by=self.best_by,
             architecture=settings["model"],
             classes=settings["classes"],
             input_shape=settings["input-shape"],

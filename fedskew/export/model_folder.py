@@ -75,8 +75,6 @@ class Description:
     table."""
     positive_class: str = ""
     """Of two classes the one that AUPRC, sensitivity and specificity are about."""
-    best_by: str = ""
-    """The metric by which the round was the run's best one on validation data; empty for its last round."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for an unknown architecture, and SettingError for what no settings can be."""
@@ -123,13 +121,6 @@ class Description:
                 text = json.dumps(value, ensure_ascii=False) if isinstance(value, tuple) else value
                 metadata[field.name.replace("_", "-")] = str(text)
         return metadata
-
-    @property
-    def which_round(self) -> str:
-        """Which of the run's rounds the model is from, in words."""
-        if self.best_by:
-            return f"round {self.round}, the best by {self.best_by} on validation data"
-        return f"round {self.round}, the last"
 
     @property
     def data(self) -> DataSettings:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from client_app.metrics import Scores
 from client_app.models.classifier import in_batches
-from client_app.state import State
+from client_app.state import State, weighted_mean
 from data import DataError, DataSettings, Samples, SettingError, require
 from data.errors import Remedy
 from data.readers.array_conversion import checked, converted
 from data.readers.dicom_headers import PATIENT, Header, headers_of, notes_of_others
 from data.readers.folder import below, class_folders, class_number, files_of_classes, visible
-from data.readers.image_files import ImageFiles
+from data.readers.image_files import ImageFiles, letters_of
 from data.readers.input_columns import (
     ORDER_COUNTS,
     column_labels,
@@ -37,7 +37,7 @@ from data.text import name_list, printable
 from fedskew.export.model_folder import Description, ModelFolder
 from server_app.evaluation import metrics_from, positive_class
 from server_app.record import ModelNumbers
-from strategies.batch_norm import averaged, reestimated
+from strategies.batch_norm import reestimated
 
 AVERAGED, REESTIMATED = "averaged", "re-estimate"
 """What stands for batch norm at a site nobody trained with: the sites' mean, or their mean weights and the inputs' own
@@ -244,7 +244,7 @@ def image_files(path: Path, about: Description, settings: DataSettings) -> Read:
     notes = notes_of_others(root, files, images)
     if folders:
         notes.append("no folder is called as a class, so the images are predicted without labels")
-    listed = ImageFiles.of(root, names, about.shape, settings)
+    listed = ImageFiles(root, letters_of(names), about.shape, settings=settings)
     return Read(listed, names, [""] * len(names), columns=columns, notes=notes)
 
 
@@ -258,7 +258,7 @@ def class_images(path: Path, about: Description, settings: DataSettings) -> Read
     labels = [label for _, label in files]
     if not names:
         raise DataError("holds no image", where=str(path))
-    return Read(ImageFiles.of(path, names, about.shape, settings), names, labels)
+    return Read(ImageFiles(path, letters_of(names), about.shape, settings=settings), names, labels)
 
 
 def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -292,7 +292,7 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
         column = settings.column_names.get("path", "path")
         require_column(path, table.header, column, "path", settings)
         names = checked_paths(table, table.columns[column], rows)
-        images = ImageFiles.of(path.parent, names, about.shape, settings)
+        images = ImageFiles(path.parent, letters_of(names), about.shape, settings=settings)
 
     cells = [{name: table.columns[name][row] for name in others} for row in rows]
     labels = [row.get(label, "") for row in cells]
@@ -404,8 +404,9 @@ def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:
         if folder.only_batch_norm_is_private:
             rule += f", or for a site nobody trained with {AVERAGED} or {REESTIMATED}"
         raise SettingError("--site", site, rule)
-    states = dict(enumerate(folder.sites.values()))
-    mean = {**folder.shared, **averaged(states, dict(enumerate(folder.samples.values())))}
+    # What FedAvg would make of them: of running variances too, without the spread between the sites' means.
+    of_sites = weighted_mean(list(folder.sites.values()), list(folder.samples.values()))
+    mean = {**folder.shared, **of_sites}
     if site == AVERAGED:
         return mean
     if len(inputs.samples) < 2:

@@ -47,7 +47,7 @@ REACH = (
 )
 SELECTED = (
     "The best test round is chosen on the test set itself, which nobody could do in earnest; the means are over the "
-    "last evaluated rounds. The best round kept is the one that the setting keep-best chose on validation data."
+    "last evaluated rounds."
 )
 CLIENTS = (
     "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. The worst "

@@ -49,7 +49,6 @@ def scale_of(metric: str) -> int:
 
 SELECTION_WORDS = {
     "last": "last round",
-    "best": "best round kept",
     "best-test": "best test round (oracle)",
     "best-validation": "best validation round",
     "mean-of-last-5": "mean of the last 5",

@@ -18,10 +18,11 @@ from data.packages import ROOT
 from fedskew.formatting import plural
 from fedskew.report.runs import Run
 from server_app.keys import SELECTIONS
-from server_app.record import ModelNumbers, RoundRecord, Seconds
+from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import points_of, select, summarize
 from server_app.run_folder import line_of, verified
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings
+from strategies.core.update_statistics import Seconds
 
 FOLDER = ROOT / "benchmarks" / "papers"
 """The repository's own; a wheel has none."""

@@ -15,7 +15,6 @@ from fedskew.data_check import print_warnings
 from fedskew.engines import JobResult, Resources
 from fedskew.experiments.plan import Cell
 from server_app.plugins import check_new_methods
-from server_app.round_selection import refuse_unvalidated
 from server_app.run_folder import PACKAGES, RunFolder, divergence_words
 from server_app.run_settings import RunSettings
 
@@ -146,7 +145,6 @@ def unusable_data(
             # Downloads what may be downloaded.
             federation = federate(data, run.general.seed)
             refuse_untrainable(data, federation)
-            refuse_unvalidated(run.general.keep_best, federation)
             print_warnings(data, federation, console, warned)
         except DataError as error:
             unusable[data] = JobResult(reason=str(error))

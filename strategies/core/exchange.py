@@ -1,8 +1,7 @@
 """Send requests to clients and collect their replies, with one flwr message per node or by a direct call.
 
 Clients whose worker process died are asked again, as long as each attempt brings at least one new answer. A node may
-answer only for the clients that it was asked for in this exchange. Anything else that it sends is ignored and listed as
-unsolicited in the round's record.
+answer only for the clients that it was asked for in this exchange. Anything else that it sends is ignored and logged.
 """
 
 import logging
@@ -42,20 +41,11 @@ log = logging.getLogger("fedskew")
 
 
 class TooFewReplies(RuntimeError):
-    """Fewer clients sent a valid reply than min-reply-share, or between sites min-sites, demands.
-
-    `not_finite` names the clients whose reply was refused because its numbers are not finite.
-    """
-
-    def __init__(self, reason: str, not_finite: Sequence[str] = ()) -> None:
-        super().__init__(reason)
-        self.not_finite = not_finite
+    """Fewer clients sent a valid reply than min-reply-share, or between sites min-sites, demands."""
 
 
 RECORD_NAME = re.compile(r"(0|[1-9][0-9]{0,8})/(.{1,200})", re.ASCII | re.DOTALL)
 """The name of a record in a reply, CLIENT/RECORD: the client's number without leading zeros, then e.g. upload/NAME."""
-MOST_UNSOLICITED = 20
-"""Largest number of sentences about unsolicited records and replies in a round's record."""
 NODES_LOOK = 2.0
 """Seconds between two looks whether the asked nodes are still connected, and have not started again."""
 MIN_POLL, MAX_POLL = 0.01, 0.3
@@ -157,10 +147,6 @@ class Exchange:
     """The failures that clients reported themselves; `failures` has their reasons as well."""
     error: str = ""
     """The last error that flwr sent in place of a reply, or why the workers were lost."""
-    not_finite: list[int] = field(default_factory=list)
-    """The clients whose reply was refused because its numbers are not finite."""
-    unsolicited: list[str] = field(default_factory=list)
-    """One sentence per record or reply that a node sent without being asked."""
     sites: Sequence[str] = ()
     """The clients' names between sites; empty in a simulation."""
 
@@ -199,20 +185,24 @@ class Exchange:
     def sort(self, content: RecordDict, node: int, asked: Collection[int]) -> None:
         """Group a node's records, named CLIENT/RECORD, by client, and store each client's answer or failure.
 
-        Records of a client that has already answered are ignored. Records of clients outside `asked` are unsolicited.
+        Records of a client that has already answered, or is not among `asked`, are ignored.
         """
-        records: dict[int, dict[str, object]] = {}
-        waiting = set(self.unanswered)
+        records: dict[int, dict[str, object]] = {client: {} for client in asked}
+        strays = []
         for name, record in content.items():
             match = RECORD_NAME.fullmatch(name)
             client = int(match[1]) if match else -1
-            if match is None or client not in asked:
-                shown = printable(name[:80])
-                self.note_unsolicited(f"node {node} sent {shown}, which it was not asked for")
-            elif client in waiting:
-                parts = records.setdefault(client, {})
-                parts[match[2]] = record
-        for client, parts in records.items():
+            if match is None or client not in records:
+                strays.append(name)
+            else:
+                records[client][match[2]] = record
+        if strays:
+            first = printable(strays[0][:80])
+            log.warning("node %d was not asked for %d records: %s", node, len(strays), first)
+        for client in self.unanswered:
+            parts = records.get(client)
+            if not parts:
+                continue
             failure = parts.pop("error", None)
             if isinstance(failure, ConfigRecord):
                 self.fail(client, failure_in(failure))
@@ -221,11 +211,6 @@ class Exchange:
                 self.answers[client] = read(parts, self.largest)
             except Exception as error:  # no bytes that a client sends may crash the server
                 self.refuse(client, f"unreadable reply: {sentence(error)}")
-
-    def note_unsolicited(self, sentence: str) -> None:
-        """Store a sentence about something that a node sent without being asked, up to MOST_UNSOLICITED sentences."""
-        if len(self.unsolicited) < MOST_UNSOLICITED:
-            self.unsolicited.append(sentence)
 
     def refuse(self, client: int, reason: str) -> None:
         """Discard a client's answer, if there is one, and store the reason as its failure."""
@@ -272,10 +257,7 @@ class Exchange:
         rule = "min-sites" if self.sites else f"min-reply-share = {share:g}"
         # The log has all reasons, and in full.
         found = f"{what}: {counts}, and {rule} asks for {least}; {'; '.join(reasons[:5])}"
-        # They are to blame only where their replies would have been enough.
-        to_blame = self.not_finite if len(self.answers) + len(self.not_finite) >= least else ()
-        names = [client_name(client, self.sites) for client in to_blame]
-        raise TooFewReplies(found, names)
+        raise TooFewReplies(found)
 
 
 def is_no_reply(failure: str) -> bool:
@@ -292,7 +274,6 @@ def replies(
     grid: Grid,
     messages: Sequence[Message],
     timeout: float | None,
-    unsolicited: Callable[[str], None] = log.warning,
     late: Callable[[Collection[int], float], None] = lambda nodes, seconds: None,
 ) -> Iterator[Message]:
     """Send the messages, and yield the first reply to each as soon as it has arrived.
@@ -303,7 +284,6 @@ def replies(
         grid: sends the messages.
         messages: one per node.
         timeout: seconds to wait for all replies; None waits for ever.
-        unsolicited: gets a sentence about every reply that does not count.
         late: gets the nodes without a reply and the seconds waited, after LATE_SECONDS and again after 2, 4, 8, ...
             times as many.
     """
@@ -338,7 +318,7 @@ def replies(
                 del waiting[message_id]
                 yield reply
             else:
-                unsolicited(f"node {node} sent a reply that is late, twice there or not its own")
+                log.warning("node %d sent a reply that is late, twice there or not its own", node)
         now = time.monotonic()
         if waiting and timeout is not None and now > began + timeout:
             log.warning("no reply after %g s", timeout)
@@ -388,7 +368,6 @@ def collect_replies(
                 grid,
                 request.messages(assignment, fold=is_between_sites(grid)),
                 seconds_left,
-                unsolicited=exchange.note_unsolicited,
                 late=partial(report_late, assigner, assignment, settings.timeout),
             )
             try:

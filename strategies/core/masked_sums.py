@@ -6,14 +6,16 @@ nobody again. Without the kept file the same questions get the same answers.
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from client_app.client import Upload, Variant
+from client_app.client import TensorSpec, Upload, Variant, integers
 from client_app.masked_sum import NONCE_BYTES, SumList, Words, from_words, unmasked_sum
 from client_app.run_spec import RunSpec
 from client_app.state import State
@@ -30,7 +32,7 @@ from data.agreement import Agreement
 from data.files import owner_only
 from strategies.core.exchange import Exchange, TooFewReplies
 from strategies.core.server import Server
-from strategies.core.validation import check_upload
+from strategies.core.validation import check_upload, differences
 
 log = logging.getLogger("fedskew")
 FILE_KIND = "sum of all sites"
@@ -61,9 +63,10 @@ class MaskedSums:
             except Damaged as error:
                 # The same questions get the same answers.
                 log.warning("%s: asking the sites again", error)
-        name = summed_variant(variant).name
+        summed = summed_variant(variant)
         task = {"variant": variant.name, "question": NONCE_QUESTION}
-        nonces = self.answers(ask(task), NONCE, torch.uint8, f"nonce of the masked sum {name}")
+        nonce = TensorSpec(torch.uint8, (NONCE_BYTES,))
+        nonces = self.answers(ask(task), NONCE, nonce, f"nonce of the masked sum {summed.name}")
         everybody = SumList(
             self.agreement.sha256,
             purpose,
@@ -71,47 +74,42 @@ class MaskedSums:
             tuple(nonce.numpy().tobytes().hex() for nonce in nonces),
         )
         task |= {"question": LIST_QUESTION, "list": everybody.to_json()}
-        answers = self.answers(ask(task), WORDS, torch.int64, f"masked sum {name}")
-        words: list[Words] = [answer.numpy().view(np.uint64) for answer in answers]
+        specs = summed.upload.tensors(server.model, server.start)
+        shapes = {name: spec.shape for name, spec in specs.items()}
+        words = integers(sum(map(math.prod, shapes.values())))
+        answers = self.answers(ask(task), WORDS, words, f"masked sum {summed.name}")
+        rows: list[Words] = [answer.numpy().view(np.uint64) for answer in answers]
+        arrays = from_words(unmasked_sum(rows), shapes)
+        total = {name: torch.from_numpy(array) for name, array in arrays.items()}
         try:
-            total = self.summed(words, summed_variant(variant).upload, server)
+            self.check_total(total, summed.upload, server)
         except ValueError as error:
             raise TooFewReplies(
-                f"masked sum {name}: {error}. A site sent words that are not its statistics, and masks hide which"
+                f"masked sum {summed.name}: {error}. A site sent words that are not its statistics, and masks hide "
+                "which"
             ) from None
         with owner_only():
             write_atomically(file, total, {KIND: FILE_KIND, "purpose": purpose})
         return total
 
-    def summed(self, words: Sequence[Words], upload: Upload, server: Server) -> State:
-        """Return the sum of masked words. Raises ValueError for one of other than statistics."""
-        lengths = {len(row) for row in words}
-        if len(lengths) > 1:
-            raise ValueError(f"the sites sent {min(lengths)} and {max(lengths)} words")
-        specs = upload.tensors(server.model, server.start)
-        arrays = from_words(unmasked_sum(words), {name: spec.shape for name, spec in specs.items()})
-        total = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    def check_total(self, total: State, upload: Upload, server: Server) -> None:
+        """Raise ValueError for a sum that is none of statistics, or is of more samples than all sites have."""
         check_upload(upload, total, server)
         agreed = sum(site.samples for site in self.agreement.sites)
         samples = int(total["counts"].sum())
         if samples > agreed and not self.agreement.without_samples:
             raise ValueError(f"it is of {samples} samples, and federation.toml agrees on {agreed}")
-        return total
 
-    def answers(
-        self, exchange: Exchange, part: str, dtype: torch.dtype, what: str
-    ) -> list[torch.Tensor]:
+    def answers(self, exchange: Exchange, part: str, spec: TensorSpec, what: str) -> list[Tensor]:
         """Return every site's answer, in order. Raises TooFewReplies, which names the sites without one."""
-        length = NONCE_BYTES if part == NONCE else None
-        found: list[torch.Tensor] = []
+        found: list[Tensor] = []
         for client, answer in sorted(exchange.answers.items()):
-            tensor = answer.named("upload").get(part, {}).get(part)
-            if tensor is None or tensor.dtype != dtype or tensor.dim() != 1:
-                exchange.refuse(client, f"the reply holds no {part}")
-            elif length is not None and len(tensor) != length:
-                exchange.refuse(client, f"its {part} has {len(tensor)} bytes, not {length}")
+            state = answer.named("upload").get(part, {})
+            difference = differences(state, {part: spec})
+            if difference:
+                exchange.refuse(client, difference)
             else:
-                found.append(tensor)
+                found.append(state[part])
         try:
             exchange.check_enough(1.0, what)
         except TooFewReplies as error:

@@ -80,12 +80,13 @@ class NodeAssigner:
 
     def listed(self, clients: Collection[int]) -> str:
         """Return how a sentence names clients, or sites, at most MOST_NAMES of them."""
-        noun = "site" if self.names else "client"
         shown = [self.names[client] if self.names else str(client) for client in sorted(clients)]
-        names = ", ".join(shown[:MOST_NAMES])
+        noun = "site" if self.names else "client"
+        if len(shown) > 1:
+            noun += "s"
         if len(shown) > MOST_NAMES:
-            names += f" and {len(shown) - MOST_NAMES} more"
-        return f"{noun}s {names}" if len(shown) > 1 else f"{noun} {names}"
+            shown[MOST_NAMES:] = [f"and {len(shown) - MOST_NAMES} more"]
+        return f"{noun} {', '.join(shown)}"
 
     def assign(
         self,

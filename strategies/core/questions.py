@@ -47,10 +47,9 @@ def ask(
     broadcast: Mapping[str, State] | None = None,
 ) -> Exchange:
     """Ask every client a question about the shared weights; `broadcast` goes with it, by variant."""
-    states = {"model": rounds.shared}
-    for name, state in (broadcast or {}).items():
-        states[f"broadcast/{name}"] = state
-    return rounds.ask(grid, range(rounds.clients), rounds.request(QUERY, task, states))
+    sent = {f"broadcast/{name}": state for name, state in (broadcast or {}).items()}
+    request = rounds.request(QUERY, task, {"model": rounds.shared, **sent})
+    return rounds.ask(grid, range(rounds.clients), request)
 
 
 def ask_readiness(rounds: Rounds, grid: Grid) -> Exchange:
@@ -75,16 +74,12 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
         total = answers_of_all(rounds, grid, columns)
         rounds.states[STANDARDIZATION] = columns.standardization(total)
         asked = True
-    for variant in in_order_of_asking(rounds.variants):
+    # A question that needs another's sum comes after all others.
+    for variant in sorted(rounds.variants, key=lambda one: one.upload.question_needs != ""):
         if variant.upload.is_answer and variant.name not in rounds.states:
             rounds.states[variant.name] = answers_of_all(rounds, grid, variant)
             asked = True
     return asked
-
-
-def in_order_of_asking(variants: Sequence[Variant]) -> list[Variant]:
-    """Return the variants in their order, but those whose question needs another's sum after all others."""
-    return sorted(variants, key=lambda variant: bool(variant.upload.question_needs))
 
 
 def answers_of_all(rounds: Rounds, grid: Grid, variant: Variant) -> State:
@@ -173,13 +168,13 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
         last = rounds.last
         failures = {client: f"{question}: {reason}" for client, reason in exchange.failures.items()}
         failures |= last.failures  # why a client took no part in the round itself comes first
-        server_seconds = last.seconds["server"] + time.perf_counter() - began
+        server_seconds = last.seconds.server + time.perf_counter() - began
         rounds.last = replace(
             last,
             failures=dict(sorted(failures.items())),
             bytes_down=last.bytes_down + size(rounds.shared) * rounds.clients,
             bytes_up=last.bytes_up + sum(map(size, answers.values())),
-            seconds={**last.seconds, "server": server_seconds},
+            seconds=replace(last.seconds, server=server_seconds),
             metrics={**last.metrics, **result.metrics},
         )
 
@@ -205,8 +200,7 @@ def evaluate_on_clients(
     if personal:
         task["start"] = AVERAGE
     sent = {*names, AVERAGE} if personal else set(names)
-    deployed = {name: state for name, state in rounds.deployed.items() if name in sent}
-    states = {f"deployed/{name}": state for name, state in deployed.items()}
+    states = {f"deployed/{name}": rounds.deployed[name] for name in rounds.deployed if name in sent}
     exchange = rounds.ask(grid, range(rounds.clients), rounds.request(EVALUATE, task, states))
     scores = scores_of(exchange, names, tested, classes)
     diverged = any(failure.kind == NOT_FINITE for failure in exchange.reported.values())

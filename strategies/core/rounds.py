@@ -1,6 +1,5 @@
 """Rounds: sample clients, collect replies, validate, combine, deploy, and record."""
 
-import logging
 import math
 import random
 import time
@@ -8,12 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import torch
-
 from client_app.client import Variant
 from client_app.column_sums import STANDARDIZATION, ColumnSums, asks_for_column_sums
 from client_app.handlers import ExpectedState
-from client_app.memory import BEST_ROUNDS
 from client_app.models import Classifier
 from client_app.run_spec import RunSpec
 from client_app.serialization import Expected
@@ -31,10 +27,11 @@ from strategies.core.exchange import (
 )
 from strategies.core.masked_sums import MaskedSums
 from strategies.core.node_assignment import ExchangeSettings, NodeAssigner
-from strategies.core.server import AVERAGE, Diverged, Numbers, Server, ServerMethod, Update
+from strategies.core.server import AVERAGE, Diverged, Server, ServerMethod, Update
 from strategies.core.server_optimizer import ServerOptimizer
 from strategies.core.update_statistics import (
-    MethodNumbers,
+    Round,
+    Seconds,
     UpdateStatistics,
     method_numbers,
     update_statistics,
@@ -47,42 +44,8 @@ from strategies.core.validation import (
     not_finite,
 )
 
-log = logging.getLogger("fedskew")
-HEAVY_SHARE = 0.9
-"""A site that reports more than this share of all samples is named in a warning, unless federation.toml bounds its
-samples."""
 HEADER_BYTES = 2**16
 """Bytes allowed for the names and shapes in a record, in addition to its tensors."""
-
-
-@dataclass
-class Round:
-    """A finished round's statistics for its record, except the models' metrics."""
-
-    clients: Sequence[int]
-    """Clients whose updates were used."""
-    failures: Mapping[int, str] = field(default_factory=dict)
-    """By client, why its update was not used."""
-    unsolicited: Sequence[str] = ()
-    """One sentence per reply or record that a node sent without being asked."""
-    update_statistics: Callable[[], Sequence[UpdateStatistics]] = tuple
-    """Computes how each used update moved the model. It is called while the next round trains, and the updates stay in
-    memory until then."""
-    loss: float = math.nan
-    """Mean training loss, weighted by samples."""
-    bytes_down: int = 0
-    """Bytes of model and broadcasts times the number of clients asked, as if each client had its own node."""
-    bytes_up: int = 0
-    """Bytes of the models and uploads that were used."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """clients: from the request to the last reply; client-work: the clients' own time, summed; server: combine and
-    deploy."""
-    workers: Sequence[Mapping[str, object]] = ()
-    """The processes that ran the clients: process id, device, visible GPUs, and the GPU's model."""
-    metrics: Numbers = field(default_factory=dict)
-    """Numbers that the server methods record, by name."""
-    method_numbers: Mapping[str, MethodNumbers] = field(default_factory=dict)
-    """Numbers that the clients' methods contribute, by VARIANT/NAME."""
 
 
 @dataclass
@@ -194,9 +157,10 @@ class Rounds:
             part.name: part.initial_state(self.server) for part in self.parts
         }
         self.deployed: dict[str, State] = {AVERAGE: self.shared}
-        self.best_rounds: Sequence[int] = ()
-        """Rounds whose memory the clients keep, in addition to that of the latest rounds."""
-        self.last = Round(())
+        self.last = Round(0)
+        self.update_statistics: Callable[[], Sequence[UpdateStatistics]] = tuple
+        """Computes how each update of the last round moved the model. It is called while the next round trains, and the
+        updates stay in memory until it is replaced."""
         self._began = 0.0
 
     @property
@@ -213,13 +177,11 @@ class Rounds:
         exchange = collect_replies(grid, clients, request, self.exchange_settings, self.assigner)
         self.exchange_settings = replace(self.exchange_settings, nodes=1)
         for client, answer in list(exchange.answers.items()):
-            digest = answer.digests.get("data")
-            if digest is None:
-                continue
+            digest = answer.digests.get("data", "")
             known = self.client_states.get(client, ExpectedState())
-            if not known.data:
+            if digest and not known.data:
                 self.client_states[client] = replace(known, data=digest)
-            elif digest != known.data:
+            elif digest and digest != known.data:
                 exchange.refuse(client, "its data are not those of its first answer")
         return exchange
 
@@ -250,10 +212,7 @@ class Rounds:
         states = {"model": self.shared}
         for name, state in self.broadcast().items():
             states[f"broadcast/{name}"] = state
-        task: dict[str, int | str] = {"round": self.server.round}
-        if self.best_rounds:
-            task[BEST_ROUNDS] = " ".join(map(str, self.best_rounds))
-        return self.request(TRAIN, task, states)
+        return self.request(TRAIN, {"round": self.server.round}, states)
 
     def broadcast(self) -> dict[str, State]:
         """Return the states sent to clients in addition to the model, by variant."""
@@ -279,9 +238,9 @@ class Rounds:
         """Begin a round with the shared weights, and return its clients."""
         examples = dict(self.server.examples_by_client)
         # Reported in a round before, perhaps of the run that is resumed.
-        if "examples" in self.states:
-            saved = self.states["examples"]
-            examples |= zip(saved["clients"].tolist(), saved["counts"].tolist(), strict=True)
+        for client, state in self.client_states.items():
+            if state.examples:
+                examples[client] = state.examples
         answers = {}
         for variant in self.variants:
             if variant.upload.is_answer and variant.name in self.states:
@@ -308,14 +267,15 @@ class Rounds:
         # and a sum has the size of one.
         up = 0
         for name, answers in self.server.answers.items():
-            stacked = self.server.variants[name].upload.by_client
-            up += size(answers) * (1 if stacked else self.clients)
+            times = 1 if self.server.variants[name].upload.by_client else self.clients
+            up += times * size(answers)
         seconds = time.perf_counter() - self._began
         self.last = Round(
+            0,
             clients=list(range(self.clients)),
             bytes_down=size(self.shared) * self.clients * len(self.server.answers),
             bytes_up=up,
-            seconds={"clients": 0.0, "client-work": 0.0, "server": seconds},
+            seconds=Seconds(server=seconds),
             metrics=result.metrics,
         )
 
@@ -347,33 +307,36 @@ class Rounds:
         self.adopt(result)
         self.round = number
         for update in updates:
-            digest = update.digests.get("memory")
-            if digest is not None:
-                known = self.client_states.get(update.client, ExpectedState())
-                self.client_states[update.client] = replace(known, round=number, memory=digest)
-        self.keep_examples(updates)
+            known = self.client_states.get(update.client, ExpectedState())
+            state = known
+            if update.client not in self.server.examples_by_client:
+                state = replace(state, examples=update.examples)
+            if "memory" in update.digests:
+                state = replace(state, round=number, memory=update.digests["memory"])
+            if state != known:
+                self.client_states[update.client] = state
         total = sum(update.examples for update in updates)
         uploaded = len(updates) * size(self.shared)  # checked: each has the shapes of `shared`
         for update in updates:
             uploaded += sum(map(size, update.uploads.values()))
         losses = [update.metrics["loss"] * update.examples / total for update in updates]
         client_work = [update.metrics["seconds"] for update in updates]
+        self.update_statistics = partial(update_statistics, self.server, updates)
         self.last = Round(
+            number,
             clients=[update.client for update in updates],
             failures=dict(sorted(exchange.failures.items())),
-            unsolicited=exchange.unsolicited,
-            update_statistics=partial(update_statistics, self.server, updates),
             loss=math.fsum(losses),
             bytes_down=down * len(exchange.asked),
             bytes_up=uploaded,
-            seconds={
-                "clients": answered - self._began,
-                "client-work": math.fsum(client_work),
-                "server": time.perf_counter() - answered,
-            },
+            seconds=Seconds(
+                clients=answered - self._began,
+                client_work=math.fsum(client_work),
+                server=time.perf_counter() - answered,
+            ),
             workers=workers_of(exchange),
             metrics=result.metrics,
-            method_numbers=method_numbers(updates),
+            method_numbers=method_numbers(updates) or None,
         )
 
     def result(self, updates: Sequence[Update]) -> RoundResult:
@@ -425,57 +388,28 @@ class Rounds:
             raise Diverged(self.server.round, reason, client=name)
         return [update for update in updates if update.client != client]
 
-    def keep_examples(self, updates: Sequence[Update]) -> None:
-        """Save the numbers of samples that clients report for the first time; only between sites they are unknown."""
-        known = self.server.examples_by_client
-        reported = {update.client: update.examples for update in updates}
-        if reported.keys() <= known.keys():
-            return
-        examples = {**reported, **known}  # checked: both say the same of a client
-        self.warn_of_heavy_site(examples)
-        # Saved as tensors in `states`, so that the checkpoint includes them.
-        self.states["examples"] = {
-            "clients": torch.tensor(list(examples)),
-            "counts": torch.tensor(list(examples.values())),
-        }
-
-    def warn_of_heavy_site(self, reported: Mapping[int, int]) -> None:
-        """Warn about a site that reports more than HEAVY_SHARE of all samples, unless federation.toml limits them."""
-        if len(reported) < 2 or not self.server.sites:
-            return
-        total = sum(reported.values())
-        for client, samples in reported.items():
-            site = self.server.sites[client]
-            if not site.samples and samples > HEAVY_SHARE * total:
-                log.warning(
-                    "site %s states %d of all %d samples, so that its update is nearly the whole mean, and "
-                    "federation.toml agrees on no samples for it",
-                    site.name,
-                    samples,
-                    total,
-                )
-
     def checked(self, exchange: Exchange) -> list[Update]:
         """Return the valid updates, sorted by client, and refuse the other answers in `exchange`.
 
-        Raises Diverged if no update is valid and some are not finite or impossibly large.
+        Raises Diverged if too few are valid because some are not finite or impossibly large.
         """
         updates = []
         diverged = []
-        parts = self.parts
         for client in sorted(exchange.answers):
             answer = exchange.answers[client]
             try:
-                updates.append(checked_update(client, answer, self.server, self.expected, parts))
+                update = checked_update(client, answer, self.server, self.expected, self.parts)
+                updates.append(update)
             except RejectedUpdate as reason:
                 exchange.refuse(client, str(reason))
                 if isinstance(reason, UpdateOutOfRange):
                     diverged.append(client)
-                    exchange.not_finite.append(client)
-        if diverged and not updates:
-            first = diverged[0]
-            name = client_name(first, self.assigner.names)
-            words = f"{name}: {exchange.failures[first]}"
+        least = exchange.least(self.exchange_settings.min_reply_share)
+        # They are to blame only where their replies would have been enough.
+        enough_with_them = len(updates) + len(diverged) >= least
+        if diverged and len(updates) < least and (enough_with_them or not updates):
+            name = client_name(diverged[0], self.assigner.names)
+            words = f"{name}: {exchange.failures[diverged[0]]}"
             raise Diverged(self.server.round, words, client=name)
         return updates
 

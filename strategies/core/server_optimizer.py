@@ -3,7 +3,7 @@
 Momentum as in Hsu et al. (2019); FedAdagrad, FedAdam and FedYogi as in Reddi et al. (ICLR 2021, Algorithm 2).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,9 +51,10 @@ class ServerOptimizer:
         names = [name for name in combined if name in server.parameters]
         moments = split_prefix(state)
         if not moments:  # before round 1
-            moments["m"] = filled(combined, names, 0.0)
+            moments["m"] = {name: torch.zeros_like(combined[name]) for name in names}
             if self.rule in RULES:
-                moments["v"] = filled(combined, names, self.adaptivity**2)
+                least = self.adaptivity**2
+                moments["v"] = {name: torch.full_like(combined[name], least) for name in names}
         results = [empty(combined, names) for _ in range(1 + len(moments))]
         formula = self.adaptive_step if self.rule in RULES else self.momentum_step
         fill(results, formula, [server.start, combined, *moments.values()], names)
@@ -66,13 +67,9 @@ class ServerOptimizer:
     def momentum_step(self, start: Tensor, combined: Tensor, mean: Tensor) -> Sequence[Tensor]:
         """Return w and m after a round, of one tensor or a part of it."""
         delta = combined - start
-        gain = 1.0
-        if self.rule == "damped":
-            gain = 1 - self.momentum
+        gain = 1 - self.momentum if self.rule == "damped" else 1.0
         mean = self.momentum * mean + gain * delta
-        step = mean
-        if self.rule == "nesterov":
-            step = delta + self.momentum * mean
+        step = delta + self.momentum * mean if self.rule == "nesterov" else mean
         return start + self.learning_rate * step, mean
 
     def adaptive_step(
@@ -91,11 +88,3 @@ class ServerOptimizer:
             square = square - new_share * new_square * torch.sign(square - new_square)
         pace = self.learning_rate / (square.sqrt() + self.adaptivity)
         return start + pace * mean, mean, square
-
-
-def filled(state: State, names: Iterable[str], value: float) -> dict[str, Tensor]:
-    """Return tensors like the named ones of `state` that hold `value` everywhere."""
-    tensors = empty(state, names)
-    for tensor in tensors.values():
-        tensor.fill_(value)
-    return tensors

@@ -1,22 +1,22 @@
-"""Statistics of each client's update in a round, for the records, so that outliers can be found."""
+"""What a round leaves for its record, with statistics of each client's update by which outliers are found."""
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from client_app.state import State
-from strategies.core.server import Server, Update
+from strategies.core.server import Numbers, Server, Update
 
 MOST = 100
 """Clients that a round's record tells of one by one, at most."""
-CHUNK, VALUES, KEPT = 2**15, 2**23, 2**24
+CHUNK, VALUES = 2**15, 2**23
 """Coordinates at a time, and of all clients together at most, so that the updates' parts stay in the processor's cache
-for all that is asked of them; and values of all clients up to which the parts are kept for the second pass."""
+for all that is asked of them."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,56 @@ class MethodNumbers:
     """In the order of the round's clients, of more than MOST the first; NaN for a client that did not send it."""
 
 
+@dataclass(frozen=True)
+class Seconds:
+    """The seconds of a round."""
+
+    clients: float = 0.0
+    """From the request to the last reply."""
+    client_work: float = 0.0
+    """The clients' own time, summed."""
+    server: float = 0.0
+    """To check and combine the replies, and to deploy."""
+    evaluation: float = 0.0
+    round: float = 0.0
+    """All of it, and what is none of these."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A finished round, but for the models' metrics, which its record adds."""
+
+    round: int
+    _: KW_ONLY
+    clients: Sequence[int] = ()
+    """Clients whose updates were used."""
+    failures: Mapping[int, str] = field(default_factory=dict)
+    """By client, why its update, its answer or its evaluation is missing."""
+    loss: float = math.nan
+    """Mean training loss in nats, weighted by samples."""
+    bytes_down: int = 0
+    """Bytes of model and broadcasts times the number of clients asked, as if each client had its own node."""
+    bytes_up: int = 0
+    """Bytes of the models and uploads that were used."""
+    seconds: Seconds = Seconds()
+    workers: Sequence[Mapping[str, object]] = ()
+    """The processes that ran the clients: process id, device, visible GPUs, and the GPU's model."""
+    metrics: Numbers = field(default_factory=dict)
+    """Numbers that the server methods record, by name."""
+    method_numbers: Mapping[str, MethodNumbers] | None = None
+    """Numbers that the clients' methods contribute, by VARIANT/NAME; None where they have none."""
+
+
 def method_numbers(updates: Sequence[Update]) -> dict[str, MethodNumbers]:
     """Return the numbers of the clients' methods, by VARIANT/NAME."""
     names = {name for update in updates for name in update.metrics if "/" in name}
     found = {}
     for name in sorted(names):
-        values = [update.metrics.get(name, math.nan) for update in updates]
         sent = [update for update in updates if name in update.metrics]
         total = sum(update.examples for update in sent)
-        parts = [update.metrics[name] * (update.examples / total) for update in sent]
-        found[name] = MethodNumbers(math.fsum(parts), values)
+        mean = math.fsum(update.metrics[name] * (update.examples / total) for update in sent)
+        values = [update.metrics.get(name, math.nan) for update in updates]
+        found[name] = MethodNumbers(mean, values)
     return found
 
 
@@ -59,10 +99,6 @@ def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateS
     """Return the statistics of every update, in the order of the updates."""
     shared = [update.shared for update in updates]
     parts = partial(steps, server.start, shared, sorted(server.parameters))
-    parameters = sum(server.start[name].numel() for name in server.parameters)
-    if len(updates) * parameters <= KEPT:
-        parts = partial(iter, list(parts()))
-
     squares_K = torch.zeros(len(updates), dtype=torch.float64)
     for steps_KP in parts():
         squares_K += torch.linalg.vector_norm(steps_KP, dim=1).double().square()
@@ -98,12 +134,8 @@ def steps(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterat
     """
     width = max(1, min(CHUNK, VALUES // max(1, len(shared))))
     for name in names:
-        begin = start[name]
-        tensors = [state[name] for state in shared]
-        if begin.numel() <= width:  # of many tiny clients, splitting takes longer than the rest
-            yield torch.stack(tensors).sub_(begin).reshape(len(tensors), -1).float()
-            continue
-        parts = [torch.split(tensor.reshape(-1), width) for tensor in (begin, *tensors)]
+        flat = [state[name].reshape(-1) for state in (start, *shared)]
+        parts = [torch.split(tensor_P, width) for tensor_P in flat]
         for begin_P, *values_KP in zip(*parts, strict=True):
             yield torch.stack(values_KP).sub_(begin_P).float()
 
@@ -114,11 +146,6 @@ def median_norm(entries: Sequence[UpdateStatistics]) -> float:
 
 
 def noteworthy(entries: Sequence[UpdateStatistics]) -> Sequence[UpdateStatistics]:
-    """Return all entries, or of more than MOST those furthest out: half by norm, half by direction."""
-    if len(entries) <= MOST:
-        return entries
-    half = MOST // 2
-    by_norm = sorted(entries, key=lambda entry: -entry.norm)
-    # NaN, of an update without a direction, comes last.
-    by_cosine = sorted(by_norm[half:], key=lambda entry: (math.isnan(entry.cosine), entry.cosine))
-    return sorted([*by_norm[:half], *by_cosine[:half]], key=lambda entry: entry.client)
+    """Return all entries, or of more than MOST those of the largest norms, in the order of the clients."""
+    largest = sorted(entries, key=lambda entry: -entry.norm)[:MOST]
+    return sorted(largest, key=lambda entry: entry.client)

@@ -188,14 +188,12 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
     if missing:
         raise RejectedUpdate(f"metric {min(missing)} is missing")
     signed = any("signed-loss" in variant.needs for variant in server.variants.values())
-    for name, allowed in METRICS.items():
-        if signed and name == "loss":
-            allowed = SIGNED_LOSS
+    ranges = {**METRICS, "loss": SIGNED_LOSS} if signed else METRICS
+    for name, allowed in ranges.items():
         reason = allowed.violation(metrics[name], metrics[name])
-        if reason and name == "loss":  # the client's training has probably diverged
-            raise UpdateOutOfRange(f"metric {name} {reason}")
-        if reason:
-            raise RejectedUpdate(f"metric {name} {reason}")
+        if reason:  # beyond the loss's range, the client's training has probably diverged
+            error = UpdateOutOfRange if name == "loss" else RejectedUpdate
+            raise error(f"metric {name} {reason}")
     check_method_numbers({name: metrics[name] for name in metrics.keys() - METRICS.keys()}, server)
 
     examples = int(metrics["num-examples"])
@@ -250,19 +248,16 @@ def check_tensors(state: State, specs: Mapping[str, TensorSpec]) -> None:
     if reason:
         raise RejectedUpdate(reason)
     usual = {}
-    others = {}
     for name, tensor in state.items():
-        is_usual = tensor.is_floating_point() and specs[name].high == LARGEST_VALUE
-        if is_usual and tensor.numel() and specs[name].low == -LARGEST_VALUE:
+        has_usual_range = specs[name].low == -LARGEST_VALUE and specs[name].high == LARGEST_VALUE
+        if has_usual_range and tensor.is_floating_point() and tensor.numel():
             usual[name] = tensor
-        else:
-            others[name] = tensor
     # A tensor's Euclidean norm bounds its absolute values, and takes a twentieth of the time of `aminmax`. Only if a
     # norm is too large, or NaN, are the tensors checked value by value.
     norms = torch._foreach_norm(list(usual.values())) if usual else []
     in_range = all(norm.item() <= LARGEST_VALUE for norm in norms)
-    for name, tensor in (others if in_range else state).items():
-        if not tensor.numel():
+    for name, tensor in state.items():
+        if not tensor.numel() or (in_range and name in usual):
             continue
         smallest, largest = tensor.aminmax()  # with a NaN among the values, both are NaN
         allowed = Range(specs[name].low, specs[name].high)

@@ -63,11 +63,11 @@ def test_two_files_before_the_one_that_counts_are_kept_and_none_after_it(tmp_pat
         save(tmp_path, round, kept(float(round)))
     (tmp_path / ".round-00002.safetensors").write_bytes(b"left by a kill while writing")
     (tmp_path / "notes").write_text("somebody's")
-    prune(tmp_path, 5, best_rounds=[3])  # to which round 2's file belongs, and not round 1's
+    prune(tmp_path, 5)
     assert rounds_in(tmp_path) == ["notes", *names_of(2, 4, 5)]
     save(tmp_path, 7, kept(7.0))
-    prune(tmp_path, 7, best_rounds=[3])
-    assert rounds_in(tmp_path) == ["notes", *names_of(2, 4, 5, 7)], "round 3's is that of round 2"
+    prune(tmp_path, 7)
+    assert rounds_in(tmp_path) == ["notes", *names_of(4, 5, 7)]
     prune(tmp_path, 0)
     assert rounds_in(tmp_path) == ["notes"]
     prune(tmp_path / "nowhere", 3)

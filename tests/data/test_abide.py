@@ -5,7 +5,7 @@ import pytest
 from layouts import write_site
 
 from data import DataError, DataSettings, load
-from data.readers.layouts import folds, read_site, window_correlations
+from data.readers.named import folds, read_site, window_correlations
 
 
 def test_a_window_is_the_upper_triangle_of_fisher_s_z():

@@ -11,7 +11,7 @@ from layouts import write_npz
 
 from data import DataError, DataSettings, federate, load
 from data.readers.catalog import ALIASES, KNOWN
-from data.readers.layouts import read_layout
+from data.readers.named import read_layout
 
 SMALL = "3x8x8"
 

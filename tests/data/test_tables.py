@@ -204,7 +204,7 @@ def test_sites_are_clients_and_no_patient_is_on_two_sides(tmp_path):
 
 
 def test_patients_are_those_that_the_files_name_now(tmp_path):
-    """Although their table, which a process keeps, is as it was."""
+    """Although their table is as it was."""
     pytest.importorskip("pydicom")
     rows = [f"{k}.dcm,{'ab'[k % 2]}" for k in range(20)]
     settings = table(tmp_path, "path,label", *rows, input_shape="1x8x8")

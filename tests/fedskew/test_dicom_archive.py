@@ -147,6 +147,15 @@ def test_the_table_may_name_sites_and_splits(tmp_path):
     assert sizes(data.train.subjects) == [IMAGES] * 6 and sizes(data.test.subjects) == [IMAGES] * 2
 
 
+def test_a_column_subject_is_no_patient_beside_patientid(tmp_path):
+    folder = archive(tmp_path)
+    labels = tmp_path / "labels.csv"
+    rows = [f"P{p:03},s{p % 2},{diagnosis(p)}" for p in range(PATIENTS)]
+    labels.write_text("\n".join(["PatientID,subject,label", *rows]))
+    data = load(settings_of(folder, labels=str(labels)))
+    assert sides(data) == [IMAGES] * PATIENTS
+
+
 def test_folders_of_training_and_tests_are_kept_apart_below_a_table(tmp_path):
     write_archive(tmp_path / "own/train", 5, 1)
     write_archive(tmp_path / "own/test", 3, 1, prefix="T")

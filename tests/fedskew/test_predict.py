@@ -199,7 +199,7 @@ def test_inputs_that_are_not_in_order(digits: Path, tmp_path: Path, fedskew: Fed
         "split.npz": "images missing; the file holds test_images",
         "empty": "holds no image",
         "classes": "class folder cat: must be one of",
-        "note.txt": "is text",
+        "note.txt": "is damaged or no image",
         "nowhere": "there is no such file",
     }.items():
         status, _, errors = fedskew("predict", digits / "creff", tmp_path / name)

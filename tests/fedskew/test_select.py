@@ -20,9 +20,10 @@ from fedskew.experiments.plan import plan, runs
 from fedskew.report.inference import Estimate, with_interval
 from fedskew.select import ends, permissions_of, select
 from server_app.methods import METHODS as METHOD_TABLE
-from server_app.record import RoundRecord, Seconds
+from server_app.record import RoundRecord
 from server_app.run_settings import Scalar
 from server_app.settings import parse
+from strategies.core.update_statistics import Seconds
 
 METHODS = ["fedshift", "fedprox", "fedlc", "fedavgm", "iwds"]
 Score = Callable[[str, float, int], float]

@@ -197,7 +197,7 @@ REFUSED = {
     "a damaged PNG": (
         "0.png",
         lambda file: file.write_bytes(b"\x89PNG and nothing"),
-        ("a PNG image, damaged",),
+        ("is damaged or no image",),
     ),
     "PPM of 16 bits": ("0.ppm", ppm_of_16_bits, ("PPM", "16 bits")),
     "a picture in alpha, PNG": (

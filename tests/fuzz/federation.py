@@ -3,7 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -196,9 +196,8 @@ def training(rounds: Rounds, grid: Any) -> Made:
     exchange = rounds.ask(grid, rounds.sample(number), rounds.training_request())
     rounds.finish_round(exchange)
     last = rounds.last
-    whole = replace(last, update_statistics=last.update_statistics())  # type: ignore[arg-type]
-    json.dumps(to_json(whole), allow_nan=False)  # all of it can be recorded
-    assert all(len(sentence) < 20_000 and sentence.isprintable() for sentence in last.unsolicited)
+    recorded = [last, rounds.update_statistics()]
+    json.dumps(to_json(recorded), allow_nan=False)  # all of it can be recorded
     states = [rounds.shared, *rounds.states.values(), *rounds.deployed.values()]
     numbers = [last.loss, last.metrics, sorted(map(str, rounds.client_states.items()))]
     return exchange.failures, states, numbers

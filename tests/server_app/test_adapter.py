@@ -33,6 +33,7 @@ from strategies.core.exchange import (
     TooFewReplies,
 )
 from strategies.core.node_assignment import ExchangeSettings, TooFewNodes, wait_for_nodes
+from strategies.core.server import Diverged
 
 Train = Callable[..., FinishedRun]
 Spoil = Callable[[RecordDict, int], object]
@@ -185,7 +186,7 @@ def test_a_run_that_too_few_finite_models_end_is_recorded_as_diverged(
 ) -> None:
     """Client 0 alone sends a number that is not finite, and every reply is asked for."""
     spoil = state_with(lambda state: state["head.weight"][3, 5].fill_(NAN))
-    with pytest.raises(TooFewReplies):
+    with pytest.raises(Diverged):
         train(grid=TamperingGrid(in_round_1([spoil])), min_reply_share=1.0)
     (file,) = tmp_path.rglob("diverged.json")
     record = json.loads(file.read_text())

@@ -263,14 +263,12 @@ def test_the_folder_comes_last_and_may_be_named(
     assert fedskew.check_method("my_methods:Halved").source and sys.path[-1] == str(folder)
 
 
-def test_a_check_prints_its_rules(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_prints_that_a_method_passes(capsys: pytest.CaptureFixture[str]) -> None:
     """A method that passes has no other sign of it; one that fails raises and prints nothing."""
     assert fedskew.check_method("my_methods:Halved").name == "my_methods:Halved"
-    first, *rules = capsys.readouterr().out.splitlines()
-    assert first.startswith("my_methods:Halved keeps the contract of methods.")
-    assert len(rules) == 5 and not any("question" in rule for rule in rules), "it asks none"
+    assert "my_methods:Halved keeps the contract of methods" in capsys.readouterr().out
     assert fedskew.check_method("my_methods:Stating").variants == ("stating",)
-    assert "It accepts the answers to its question sizes." in capsys.readouterr().out
+    capsys.readouterr()
     with pytest.raises(SettingError):
         fedskew.check_method("fedbm")
     assert capsys.readouterr().out == ""
@@ -353,9 +351,8 @@ def test_another_source_is_another_run_and_is_checked_once(
 ) -> None:
     checked: list[str] = []
 
-    def note(method: Method) -> list[str]:
+    def note(method: Method) -> None:
         checked.append(method.name)
-        return []
 
     monkeypatch.setattr(method_checks, "check", note)
     monkeypatch.setattr(plugins, "_passed", [])

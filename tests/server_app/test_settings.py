@@ -79,7 +79,6 @@ def test_every_declared_bound_is_kept_and_reached() -> None:
 RULES_IN_CODE: dict[str, list[Any]] = {
     "method": ["", "fedavg+", "fedavg+fedavg"],
     "model": ["resnet-9", ""],
-    "keep-best": ["recall"],
     "positive-class": ["dead"],
     "partition-file": ["nowhere.json"],
     "freeze": ["all"],
@@ -136,7 +135,6 @@ HOLDOUT: dict[str, Any] = {"holdout-per-class": 5}
         ({"method": "fedavg", "creff.head-steps": 3}, "creff.head-steps"),
         ({"method": "singleset", "server-momentum": 0.5}, "server-momentum"),
         ({"server-momentum-form": "damped"}, "server-momentum-form"),
-        ({"keep-best": "loss", "evaluate-every": 0}, "keep-best"),
         ({"method": "iwds", "finetune-sampling": "method"}, "finetune-sampling"),
         ({"schedule": "cosine", "schedule-rounds": 1, "finetune-epochs": 1}, "finetune-epochs"),
         ({"model": "small-cnn", "norm": "group"}, "norm"),

@@ -13,7 +13,7 @@ from data import SettingError
 from fedskew.engines import Resources, execute
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
-from server_app.trackers import PROJECT, Tracker, scalars
+from server_app.trackers import PROJECT, scalars
 
 Train = Callable[..., FinishedRun]
 Curves = dict[str, list[tuple[int, float]]]
@@ -87,7 +87,7 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
 ) -> None:
     heard: list[object] = []
 
-    class Listening(Tracker):
+    class Listening:
         def __init__(self) -> None:
             heard.append("begin")
 

@@ -12,7 +12,6 @@ from asked_site import answer, shared_of
 from flwr.app import Message
 
 from client_app.local_site import PERMISSIONS
-from client_app.masked_sum import to_words
 from client_app.messages import pack, unpack
 from client_app.models import build
 from client_app.runtime import site_runtime
@@ -210,8 +209,7 @@ def test_a_sum_that_is_no_statistics_is_refused(tmp_path: Path) -> None:
     agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
     sums, upload = MaskedSums(agreement, tmp_path), LabelCounts().upload
     counts = torch.tensor([1, 2, 3])
-    words = to_words({"counts": counts.numpy()})
-    assert sums.summed([words], upload, server)["counts"].tolist() == [1, 2, 3]
-    for wrong in (words[:2], to_words({"counts": -counts.numpy()})):
+    sums.check_total({"counts": counts}, upload, server)
+    for wrong in (counts[:2], -counts):
         with pytest.raises(ValueError):
-            sums.summed([wrong], upload, server)
+            sums.check_total({"counts": wrong}, upload, server)

@@ -23,6 +23,8 @@ from strategies.closed_form import (
     BELOW,
     CANDIDATES,
     ClosedFormHead,
+    Fed3R,
+    FedNCM,
     Head,
     Statistics,
     cross_validated_rho,
@@ -30,9 +32,7 @@ from strategies.closed_form import (
 )
 from strategies.core.questions import integer_sum
 from strategies.core.server import Deployment, Server
-from strategies.fed3r import Fed3R
 from strategies.fed_lda import FedLDA, FedLDAPooled
-from strategies.fedncm import FedNCM
 
 CLASSES, WIDTH = 4, 6
 BITS = {"bits": 12, "range": 8.0}

@@ -23,11 +23,17 @@ from client_app.variants.feature_gradients import (
     class_gradients,
 )
 from data import Samples, SettingError
-from strategies import creff_code
+from strategies import creff
 from strategies.core.server import Deployment, Server, Update
 from strategies.core.validation import RejectedUpdate, check_upload
-from strategies.creff import CReFF, feature_gradients, mean_gradients, random_head, row_distances
-from strategies.creff_code import CReFFCode
+from strategies.creff import (
+    CReFF,
+    CReFFCode,
+    feature_gradients,
+    mean_gradients,
+    random_head,
+    row_distances,
+)
 
 CLASSES, WIDTH = 5, 12
 HELD = torch.tensor([0, 2, 3])
@@ -341,8 +347,8 @@ def test_distance_is_the_literal_one(scale: float) -> None:
 
 def test_retraining_is_sgd_in_shuffled_mini_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 5 x 7 features in batches of 8, the last of 3; the order is that of the generator."""
-    monkeypatch.setattr(creff_code, "HEAD_BATCH", 8)
-    monkeypatch.setattr(creff_code, "HEAD_RATE", 0.2)
+    monkeypatch.setattr(creff, "HEAD_BATCH", 8)
+    monkeypatch.setattr(creff, "HEAD_RATE", 0.2)
     method = CReFFCode(features_per_class=7, head_epochs=6)
     features_CMD, start, draws = normal(CLASSES, 7, WIDTH).float(), head_for(), generator(5)
     labels_N = torch.arange(CLASSES).repeat_interleave(7)
@@ -360,5 +366,5 @@ def test_defaults_are_those_of_the_code() -> None:
     method, client = CReFFCode(), AugmentedGradients()
     numbers = (method.features_per_class, method.feature_steps, method.feature_learning_rate)
     assert numbers == (100, 100, 0.1)
-    assert (method.head_epochs, creff_code.HEAD_BATCH, creff_code.HEAD_RATE) == (300, 32, 0.01)
+    assert (method.head_epochs, creff.HEAD_BATCH, creff.HEAD_RATE) == (300, 32, 0.01)
     assert (client.repeats, client_side.DRAWN) == (10, 32)

@@ -86,7 +86,7 @@ def test_an_exchange_that_waits_says_so_and_takes_it_back(
     agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
     assigner = SiteAssigner(agreement, folder.note_waiting)
 
-    def slow(grid: Any, messages: Any, timeout: float, unsolicited: Any, late: Any) -> list[Any]:
+    def slow(grid: Any, messages: Any, timeout: float, late: Any) -> list[Any]:
         late([103], 60.0)
         seen.append(folder.waiting_file.read_text())
         return []
@@ -105,7 +105,7 @@ def test_a_sentence_names_at_most_twenty_clients(assigner: SiteAssigner) -> None
     twenty = ", ".join(map(str, range(20)))
     assert NodeAssigner().listed([1]) == "client 1"
     assert NodeAssigner().listed(range(20)) == f"clients {twenty}"
-    assert NodeAssigner().listed(range(21)) == f"clients {twenty} and 1 more"
+    assert NodeAssigner().listed(range(21)) == f"clients {twenty}, and 1 more"
     assert assigner.listed([1, 0]) == f"sites {NAMES[0]}, {NAMES[1]}"
 
 

@@ -14,22 +14,16 @@ from strategies.feddf import logits_of
 from strategies.real_data import RealBlocks, blocks
 
 
-def names_of(model: Classifier) -> list[list[str]]:
-    """Return the names of each block's parameters."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [[names[id(parameter)] for parameter in block] for block in blocks(model)]
-
-
 @pytest.mark.parametrize(
     ("model", "number"), [("mcmahan-cnn", 3), ("mlp-bn", 2), ("digit-model", 5), ("resnet-8", 4)]
 )
 def test_blocks_are_all_parameters_but_those_of_the_head(model: str, number: int) -> None:
     """The stem of a ResNet is a block, and each stage."""
     built = build(model, (3, 32, 32) if model == "resnet-8" else (1, 28, 28), 10, 0)
-    named = names_of(built)
+    named = blocks(built)
     assert len(named) == number
-    blocks = [name for block in named for name in block]
-    assert blocks == [name for name, _ in built.named_parameters() if not name.startswith("head")]
+    flat = [name for block in named for name in block]
+    assert flat == [name for name, _ in built.named_parameters() if not name.startswith("head")]
 
 
 def moved(state: State, before: State) -> set[str]:

@@ -3,21 +3,17 @@
 import math
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import torch
-from in_process import small
 from server_builders import server_of
 
 from client_app.client import LARGEST_VALUE, TensorSpec, Upload, Variant, integers
-from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum, expected_coefficient_sum
 from client_app.training import steps_of
 from client_app.variants.control_variates import ControlVariates
 from data.agreement import MOST_SAMPLES, Member
-from strategies.core.rounds import Rounds
 from strategies.core.server import Server
 from strategies.core.validation import (
     METRICS,
@@ -254,27 +250,3 @@ def test_a_site_states_at_most_the_agreed_samples(samples: int, agreed: int) -> 
         return
     with pytest.raises(RejectedUpdate):
         checked_metrics(0, stated(server, samples), server)
-
-
-@pytest.mark.parametrize(
-    ("stated_samples", "named"),
-    [
-        ({0: 91, 1: 9}, ["north"]),
-        ({0: 90, 1: 10}, []),  # nine tenths are not more than nine tenths
-        ({0: 9, 1: 91}, []),  # there is an agreed number for east
-        ({0: 91}, []),  # the others have not said theirs yet
-    ],
-)
-def test_a_site_with_nearly_all_samples_is_named_where_none_are_agreed(
-    stated_samples: dict[int, int],
-    named: list[str],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    model, run_spec = build("mlp-bn", (1, 8, 8), 10, 0), small(tmp_path).run_spec()
-    rounds = Rounds(model, run_spec, clients=3, combine=FedAvg())
-    rounds.warn_of_heavy_site(stated_samples)
-    assert not caplog.records, "in a simulation nobody states anything"
-    rounds.server = replace(rounds.server, sites=(member("north"), member("east", 100)))
-    rounds.warn_of_heavy_site(stated_samples)
-    assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == named

@@ -18,12 +18,12 @@ from client_app.training import steps_of
 from client_app.variants.feature_statistics import ClassMeans, LabelCounts
 from client_app.variants.logit_shift import LogitShift
 from fedskew.engines.local import LocalGrid
+from strategies.closed_form import FedNCM
 from strategies.core.exchange import TRAIN, DirectGrid, Request
 from strategies.core.node_assignment import ExchangeSettings
 from strategies.core.rounds import Rounds
 from strategies.core.server import Diverged
 from strategies.fedavg import FedAvg
-from strategies.fedncm import FedNCM
 
 CLASSES, INPUTS = 3, 4
 MODEL_BYTES = 4 * CLASSES * (INPUTS + 1)
@@ -108,14 +108,18 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
     assert last.loss == pytest.approx(0.1 * 0.5 + 0.3 * 1.5 + 0.6 * 2.5)
     assert last.bytes_down == 3 * (MODEL_BYTES + COUNTS_BYTES)
     assert last.bytes_up == 3 * MODEL_BYTES
-    assert last.seconds["client-work"] == 9.0
-    assert 0 <= last.seconds["clients"] < 600 and 0 <= last.seconds["server"] < 600
+    assert last.seconds.client_work == 9.0
+    assert 0 <= last.seconds.clients < 600 and 0 <= last.seconds.server < 600
     assert last.workers == [{"process": 10}, {"process": 30}, {"process": 60}]
-    norms = [entry.norm for entry in last.update_statistics()]
+    norms = [entry.norm for entry in rounds.update_statistics()]
     root = (CLASSES * (INPUTS + 1)) ** 0.5
     assert norms == pytest.approx([root, 2 * root, 3 * root])
     # What the server must know of the clients in the next round.
-    assert rounds.client_states == {1: ExpectedState(1, "m1")}
+    assert rounds.client_states == {
+        0: ExpectedState(examples=10),
+        1: ExpectedState(1, "m1", examples=30),
+        2: ExpectedState(examples=60),
+    }
     rounds.begin_round(2)
     assert rounds.server.examples_by_client == {0: 10, 1: 30, 2: 60}
 
@@ -132,7 +136,11 @@ def test_a_client_has_the_data_of_its_first_answer(tmp_path: Path) -> None:
         }
 
     finish(rounds, replies("b"))
-    first = {0: ExpectedState(data="a"), 1: ExpectedState(data="b")}
+    first = {
+        0: ExpectedState(data="a", examples=10),
+        1: ExpectedState(data="b", examples=10),
+        2: ExpectedState(examples=10),
+    }
     assert not rounds.last.failures and rounds.client_states == first
     finish(rounds, replies("c"), 2)
     assert rounds.last.clients == [0, 2] and list(rounds.last.failures) == [1]

@@ -2,13 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from data import SettingError
-from fedskew.cli.report import of_round
 from fedskew.experiments import experiment
 from fedskew.experiments.claims import claim_of
 from fedskew.experiments.plan import plan
@@ -164,21 +161,6 @@ def test_the_numbers_are_those_of_the_column_that_decides() -> None:
         0.5,
         pytest.approx(0.2),
     ]
-
-
-def test_a_best_round_without_the_column_s_number_is_a_best_round() -> None:
-    """The table has a dash there. Without a best round in any run the option is refused."""
-    results = made(last(fedavg=[[70.0]]))
-    shown = replace(results, experiment=replace(results.experiment, metric="auroc"))
-    with pytest.raises(SettingError):
-        of_round(shown, "best")
-    kept = {}
-    for name, run in shown.runs.items():
-        (record,) = run.records
-        models = {model: replace(one, best=True) for model, one in record.models.items()}
-        kept[name] = replace(run, records=[replace(record, models=models)])
-    of_kept = replace(shown, runs=kept, measured=measured_runs(shown.cells, kept))
-    assert of_round(of_kept, "best").experiment.selection == "best"
 
 
 def test_a_verdict_is_valid_json() -> None:
