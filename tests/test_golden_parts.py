@@ -70,4 +70,4 @@ def test_every_part_declares_what_it_did() -> None:
 
 if __name__ == "__main__":
     found = {name: declared(kind) for name, kind in section_types().items()}
-    TABLE.write_text(json.dumps(found, indent=1) + "\n")
+    TABLE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
