@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from client_app import local_site
-from client_app.column_sums import asked_variants
-from client_app.features import changes_images, with_features
+from client_app.features import with_features
 from client_app.local_site import NotAgreed
 from client_app.models import ModelSettings
 from client_app.models.settings import of_hash
 from client_app.process import choose_device
 from client_app.run_spec import RunSpec
+from client_app.site_questions import asked_variants
 from client_app.user_code import load_agreed
 from data import DataError
 from data.agreement import Agreement
@@ -122,7 +122,7 @@ class ConfiguredSite:
             self.model_settings(run_spec),
             folder=str(self.site.cache),
             device=choose_device(self.device),
-            changes_images=changes_images(run_spec.variants),
+            variants=run_spec.variants,
         )
 
     def model_settings(self, run_spec: RunSpec) -> ModelSettings:

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from client_app.features import used, with_features
-from client_app.models import PLAIN, RANDOM_CONV, ModelSettings, build, has_fixed_features
-from client_app.models.random_conv import FILTERS, GRID
+from client_app.models import PLAIN, RANDOM_CONV, ModelSettings, build, check, has_fixed_features
+from client_app.models.random_conv import FEATURES, FILTERS, GRID
+from client_app.variants.feature_gradients import AugmentedGradients
 from data import DataSettings, Federation, SettingError, federate
 from server_app.settings import parse
 from server_app.strategy import federation_of, how_vectorized, model_of
@@ -73,7 +74,8 @@ def test_images_that_change_are_not_replaced_by_their_features(tmp_path: Path) -
     changing = digits_of(augmentation="crop-flip")
     assert with_features(changing, RANDOM_CONV, PLAIN, folder, "cpu") is changing
     federation = digits_of()
-    assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu", True) is federation
+    variants = [AugmentedGradients()]
+    assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu", variants) is federation
     assert with_features(federation, "small-cnn", PLAIN, folder, "cpu") is federation
     assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu") is not federation
 
@@ -119,7 +121,10 @@ def test_components_are_those_of_all_clients_training_samples(tmp_path: Path) ->
     )
 
 
-def test_more_components_than_samples_are_refused(tmp_path: Path) -> None:
+def test_more_components_than_samples_or_features_are_refused(tmp_path: Path) -> None:
+    check(RANDOM_CONV, (1, 8, 8), ModelSettings(components=FEATURES))
+    with pytest.raises(SettingError):
+        check(RANDOM_CONV, (1, 8, 8), ModelSettings(components=FEATURES + 1))
     settings = ModelSettings(components=20)
     with pytest.raises(SettingError, match="20 training samples"):
         with_features(digits_of(), RANDOM_CONV, settings, str(tmp_path), "cpu")

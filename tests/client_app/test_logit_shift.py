@@ -15,8 +15,8 @@ from torch import Tensor
 from client_app.client import Client, Variant
 from client_app.optimizer import TrainingSettings
 from client_app.training import train_round
+from client_app.variants.class_prior import Reweighting
 from client_app.variants.logit_shift import LogitShift
-from client_app.variants.reweighting import Reweighting
 
 COUNTS_KC = [(40, 3, 0, 7), (1, 1, 60, 2), (0, 0, 5, 0), (10, 20, 30, 40), (9, 9, 9, 9)]
 FULL_KC = [(40, 3, 5, 7), (1, 1, 60, 2), (2, 3, 5, 100), (10, 20, 30, 40)]
@@ -66,6 +66,14 @@ def test_the_shift_is_the_log_ratio_of_priors_with_its_sums_and_means(smoothing:
     swapped_KC = shifts_of([(9, 1), (1, 9)], variant)
     assert close(swapped_KC[0], swapped_KC[1].flip(0)), "swapped priors, opposite shifts"
     assert shifts_of(COUNTS_KC, LogitShift(2.0**30)).abs().max() < 1e-6, "much smoothing, no shift"
+
+
+def test_the_other_targets_are_equal_classes_and_a_mixture_of_priors() -> None:
+    local_KC, global_C = priors(COUNTS_KC, 1.0)
+    uniform_KC = shifts_of(COUNTS_KC, LogitShift(scale=1.5, target="uniform"))
+    assert close(uniform_KC, 1.5 * (4 * local_KC).log())
+    mixed_KC = shifts_of(COUNTS_KC, LogitShift(scale=1.5, target="mixed"))
+    assert close(mixed_KC, 1.5 * (0.9 * global_C + 0.1 * local_KC).log())
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,6 @@ def test_calibration_error_is_the_mean_gap_of_bins(scale: float) -> None:
     assert scores.calibration[0].tolist() == bin_N.bincount(minlength=BINS).tolist()
 
 
-def test_scores_of_no_samples_contradict_nothing() -> None:
-    assert Scores.empty(3).contradiction(None) == ""
-
-
 def test_batches_and_parts_add_up_to_the_whole() -> None:
     logits_NC, labels_N = case()
     whole = measured(logits_NC, labels_N)
@@ -66,11 +62,19 @@ def test_batches_and_parts_add_up_to_the_whole() -> None:
         measured(logits_NC[part], labels_N[part])
         for part in (slice(50), slice(50, 51), slice(51, 203), slice(0))
     )
+    assert none.contradiction(None) == ""
     total = first + one + rest + none
     assert torch.equal(total.confusion_CC, whole.confusion_CC)
     assert torch.allclose(total.loss, whole.loss) and total.brier == pytest.approx(whole.brier)
     assert torch.allclose(total.calibration, whole.calibration)
     assert same(Scores.of(whole.state(), 5).state(), whole.state())
+
+
+def test_sums_over_two_classes_are_those_of_all_samples_at_once_to_the_bit() -> None:
+    """A report sums kept records of two classes again."""
+    logits_NC, labels_N = case(classes=2)
+    whole = measured(logits_NC, labels_N)
+    assert same(measured(logits_NC, labels_N, batch_size=50).state(), whole.state())
 
 
 def test_states_that_share_features_are_measured_in_one_pass_and_as_alone() -> None:
@@ -87,6 +91,8 @@ def test_states_that_share_features_are_measured_in_one_pass_and_as_alone() -> N
         with batches_of(50):
             together = evaluate_models(model, states, samples_of(logits_NC, labels_N, groups_N))
         assert model.features.passes == 2
+        tested = 60 if groups_N is None else 30
+        assert together["average"].confusion_CC.sum() == tested
         for name, state in states.items():
             alone = measured(logits_NC, labels_N, groups_N, 50, state)
             assert same(together[name].state(), alone.state())

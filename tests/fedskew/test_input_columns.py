@@ -13,9 +13,9 @@ from sklearn.preprocessing import StandardScaler
 
 import fedskew as package
 from client_app.client import InvalidReply
-from client_app.column_sums import ColumnSums, is_standardization
 from client_app.local_site import PERMISSIONS
 from client_app.runtime import site_runtime
+from client_app.site_questions import ColumnSums, is_standardization
 from data import DataError, DataSettings, federate, load
 from data.agreement import read_agreement
 from data.standardization import column_sums, standardization
