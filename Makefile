@@ -47,8 +47,8 @@ slow: install
 	-$(BIN)/python -m pip install --quiet -e '.[backbone,hf,timm]'  # without them their tests are skipped by name
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup --durations=20  # what shares a federation or Ray runs in one of the two processes
 
-signals: install  ## send signals at six moments on every engine and in sweeps, and print a table; needs a quiet machine
-	PYTHONPATH=. $(BIN)/python tests/fedskew/signal_matrix.py
+signals: install  ## send signals to commands at six moments, on every engine and in sweeps; needs a quiet machine
+	$(BIN)/python -m pytest -v -m "slow or not slow" tests/fedskew/test_interrupt.py
 
 federation: install  ## run four sites with their own data through the SuperLink's door, TLS and keys, and compare the hash with the rehearsal's; HEADS=1: heads in closed form from masked sums
 	$(BIN)/python deploy/try_federation.py --dataset $(DATASET) $(if $(HEADS),--heads)

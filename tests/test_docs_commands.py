@@ -48,9 +48,6 @@ BLOCK = re.compile(
 SHELL = ("bash", "sh", "shell", "console")
 
 RUN_ELSEWHERE = (
-    "python - <<'PY'",
-    "fedskew data check study/rows.csv | tee answer.txt",
-    "COMMAND=$(tail -n 1 answer.txt)",
     "fedskew data export-sites digits sites --sites 2 ",
     "for site in site-0 site-1; do\n    cp",
     "fedskew federation run study",
@@ -68,6 +65,11 @@ RUN_BY_CI = ("make demo    # installs", "fedskew run demo\nfedskew report demo")
 """How the blocks begin that `make demo` runs."""
 
 RUN_HERE = {
+    "docs/start/your-data.md": [
+        "python - <<'PY'",
+        "fedskew data check study/rows.csv | tee answer.txt",
+        "COMMAND=$(tail -n 1 answer.txt)",
+    ],
     "docs/start/quickstart.md": ["fedskew run --method fedavg,fedshift"],
     "docs/start/choosing-a-method.md": ["fedskew diagnose counts.csv"],
     "docs/guides/experiments.md": ["fedskew list experiments"],

@@ -12,7 +12,7 @@ import typer
 from data import DataSettings, SettingError, require, resolve
 from data.readers.catalog import is_own, members
 from data.resolve import require_there
-from fedskew.experiments import Experiment, Row, Suite, find_all, sized_suite
+from fedskew.experiments import Experiment, Row, Suite, find_all, papers_suite
 from fedskew.experiments.entries import defaults, naming
 from server_app.keys import built, no_such, read_texts, typed
 from server_app.methods import GROUP, METHODS, no_method
@@ -122,7 +122,7 @@ def choose(
     if names:
         rule = "does not go with experiments, which name their methods themselves"
         require(not chosen, "--method", given["method"], rule)
-        suite = sized_suite(names, file)
+        suite = papers_suite(names, file)
         experiments = find_all(names, file)
     elif len(chosen) > 1 or len(seed_numbers) > 1:
         chosen = chosen or [str(overrides.pop("method", defaults()["method"]))]

@@ -22,7 +22,7 @@ from fedskew.cli.options import (
 from fedskew.experiments import (
     Suite,
     find_all,
-    sized_suite,
+    papers_suite,
 )
 from fedskew.experiments.entries import defaults
 from fedskew.formatting import console, to_stdout
@@ -86,7 +86,7 @@ def report(
     if results is not None:
         overrides["results"] = results
     folder = results_folder(overrides)
-    suite = sized_suite(names or [], experiments)
+    suite = papers_suite(names or [], experiments)
     if suite is not None:
         others = {
             "--html": html,

@@ -22,6 +22,7 @@ from fedskew.experiments.claims import (
     HeldBy,
     Label,
     Number,
+    Truth,
     Whole,
     claim_of,
     require_known,
@@ -171,9 +172,10 @@ class Experiment:
         """Return the number of a run's record that the column shows."""
         return self.metrics.get(column, self.metric)
 
-    def entry_at(self, size: str) -> str:
-        """Return the name of the entry on which its claims are measured at a size, laptop or full."""
-        return self.name if size == "full" or self.here is None else self.here.entry
+    @property
+    def measured_in(self) -> str:
+        """The entry on which its claims are measured on a laptop."""
+        return self.name if self.here is None else self.here.entry
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -183,9 +185,8 @@ class Suite:
     name: str
     title: str
     experiments: tuple[str, ...] = ()
-    size: Literal["", "laptop", "full"] = ""
-    """The suite is what the claims of the file's papers need at that size, before the experiments that it names. Empty
-    is a suite of named experiments."""
+    papers: Truth = False
+    """Whether it is what the claims of the file's papers need on a laptop, before its own experiments."""
 
 
 def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
@@ -234,7 +235,7 @@ def _entries_in_text(text: str, path: Path) -> dict[str, Experiment | Suite]:
         for name, entry in entries.items():
             if not isinstance(entry, dict):
                 raise SettingError(name, shown(entry), KEYS)
-            if not entry.keys() & {"experiments", "size"}:
+            if not entry.keys() & {"experiments", "papers"}:
                 experiments[name] = experiment(name, entry)
         for read in experiments.values():
             check_edition(read, experiments)
@@ -284,13 +285,13 @@ def suite(name: str, entry: Mapping[str, Any], experiments: Mapping[str, Experim
         for member in as_read.experiments:
             # A suite of suites is refused: two could name each other.
             require(member in experiments, "experiments", member, "is no experiment")
-    if not as_read.size:
+    if not as_read.papers:
         return as_read
     measured = []
     for one in experiments.values():
         needs_runs = any(not isinstance(claim, HeldBy) for claim in one.claims)
         if one.paper and needs_runs:
-            measured.append(one.entry_at(as_read.size))
+            measured.append(one.measured_in)
     return replace(as_read, experiments=tuple(dict.fromkeys([*measured, *as_read.experiments])))
 
 
@@ -307,15 +308,15 @@ def file_of_suite(suite: str, file: Path | None = None) -> Path:
     return file if file is not None and suite in entries_in(file) else FILE
 
 
-def sized_suite(names: Sequence[str], file: Path | None = None) -> Suite | None:
-    """Return the suite of papers that a command names, as papers-full; None where it names none.
+def papers_suite(names: Sequence[str], file: Path | None = None) -> Suite | None:
+    """Return the suite of papers that a command names, as papers; None where it names none.
 
-    Raises SettingError where it names anything beside such a suite: its claims are of one file and one size.
+    Raises SettingError where it names anything beside such a suite: its claims are those of a whole file.
     """
     known = known_entries(file)
     for name in names:
         entry = known.get(name)
-        if isinstance(entry, Suite) and entry.size:
+        if isinstance(entry, Suite) and entry.papers:
             rule = f"does not go with others: {name} stands for a whole file's papers"
             require(len(names) == 1, "experiment", ", ".join(names), rule)
             return entry

@@ -45,10 +45,7 @@ WORDS = {
 }
 """A claim's status in words, in the order in which a paper's are counted."""
 HEADINGS = ("statement", "the paper", "here", "95 % interval", "verdict")
-SCALE = {
-    "laptop": "at the size for a laptop: every statement says what its smaller edition gives up",
-    "full": "at the papers' own scale",
-}
+SCALE = "at the size for a laptop: every statement says what its smaller edition gives up"
 SEEDS_AND_P = "Seeds beside a verdict are the number that would decide; p is Holm's, and stands where it is below 1."
 MOST_SEEDS = 20
 """A claim that takes more seeds than these cannot be judged."""
@@ -115,7 +112,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class PapersReport:
-    """The claims of every paper in a file, judged at one size."""
+    """The claims of every paper in a file, judged on a laptop."""
 
     suite: Suite
     by_paper: Mapping[str, Sequence[Statement]]
@@ -177,7 +174,7 @@ def papers_report(
     """Return the verdicts on the claims of the papers in the suite's file.
 
     Args:
-        suite: of one size.
+        suite: of papers.
         overrides: settings that replace the file's.
         file: the user's file of experiments.
         records: the folder of kept records, which count where the results folder has no finished run.
@@ -191,7 +188,7 @@ def papers_report(
     for paper in entries.values():
         if not isinstance(paper, Experiment) or not paper.paper:
             continue
-        entry = entries[paper.entry_at(suite.size)]
+        entry = entries[paper.measured_in]
         assert isinstance(entry, Experiment)  # the reader refuses an edition that is a suite
         for claim in paper.claims:
             if isinstance(claim, HeldBy):
@@ -224,7 +221,7 @@ def markdown(report: PapersReport, day: date) -> str:
     parts = [
         "# The papers' statements",
         f"{suite.title}. Made by `{report.command}` and `fedskew report {suite.name} --markdown`, "
-        f"on {day.isoformat()}, {SCALE[suite.size]}.\n{report.about}",
+        f"on {day.isoformat()}, {SCALE}.\n{report.about}",
         SEEDS_AND_P,
         "\n".join(f"* {escaped(count)}" for count in report.counts.values()),
     ]
@@ -251,7 +248,6 @@ def as_json(report: PapersReport) -> dict[str, Any]:
         statements.append({**claim_json(one.verdict), **place, **verdict})
     return {
         "suite": report.suite.name,
-        "size": report.suite.size,
         "papers": report.counts,
         "runs": {"finished": report.finished, "kept": report.kept},
         "statements": statements,

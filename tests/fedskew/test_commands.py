@@ -8,19 +8,15 @@ import sys
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import psutil
 import pytest
-from command_line import FedSkew
 
 import fedskew as workbench
 from fedskew.cli.application import COMMANDS, loaded
-from fedskew.cli.options import choose
-from fedskew.experiments.plan import runs
 
 MINE = "--experiments experiments.yaml"
 QUICK = "--engine inprocess --set rounds=1 --set local-steps=1 --set model=linear"
@@ -35,14 +31,12 @@ DIAGNOSIS = [
     "of", "skews", "failing", "line", "remark", "without-samples", "statistics", "moments",
 ]  # fmt: skip
 Good = tuple[str, list[str]]
+PLAN = ["run", "label", "model", "rounds", "left", "missing", "cost"]
 GOOD: dict[str, list[Good]] = {
     "run": [
         (f"{QUICK} --results results --json", SUMMARY),
         (f"mine {MINE} {QUICK} --results results --json", SUMMARY),
-        (
-            f"mine {MINE} --dry-run --json",
-            ["run", "label", "model", "rounds", "left", "missing", "cost"],
-        ),
+        (f"mine {MINE} --dry-run --json", PLAN),
     ],
     "list": [
         ("methods --json", ["method", "what", "parts", "uploads beside the model", "paper"]),
@@ -115,7 +109,7 @@ def all_commands() -> Iterator[tuple[str, click.Command]]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     """A folder with the folder `trained` of a finished run, its exported model, and inputs."""
     folder = tmp_path_factory.mktemp("trained")
     settings = {"rounds": 1, "local-steps": 1, "model": "linear"}
@@ -133,15 +127,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def room(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def room(trained, tmp_path, monkeypatch):
     """A working directory with the inputs of all calls."""
-    for name in ("trained", "exported", "images.npz", "own.csv", "counts.csv", "experiments.yaml"):
-        (tmp_path / name).symlink_to(trained / name)
+    for path in trained.iterdir():
+        (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_every_command_has_a_good_and_a_bad_call() -> None:
+def test_every_command_has_a_good_and_a_bad_call():
     commands = dict(all_commands())
     assert commands.keys() == BAD.keys() == {*GOOD, *ELSEWHERE}
     for name, calls in GOOD.items():
@@ -151,8 +145,8 @@ def test_every_command_has_a_good_and_a_bad_call() -> None:
 
 @pytest.mark.parametrize(("command", "calls"), GOOD.items(), ids=list(GOOD))
 def test_a_good_call_ends_with_0_and_prints_json_where_it_is_asked_to(
-    command: str, calls: list[Good], room: Path, trained: Path, fedskew: FedSkew
-) -> None:
+    command, calls, room, trained, fedskew
+):
     for words, keys in calls:
         words = words.replace("RUN", (trained / "run.txt").read_text())
         status, output, errors = fedskew(*command.split(), *shlex.split(words))
@@ -166,9 +160,7 @@ def test_a_good_call_ends_with_0_and_prints_json_where_it_is_asked_to(
 
 
 @pytest.mark.parametrize(("command", "words"), BAD.items(), ids=list(BAD))
-def test_a_bad_call_ends_with_2_and_one_sentence(
-    command: str, words: str, room: Path, fedskew: FedSkew
-) -> None:
+def test_a_bad_call_ends_with_2_and_one_sentence(command, words, room, fedskew):
     status, output, errors = fedskew(*command.split(), *words.split())
     assert (status, output) == (2, "")
     if "--nothing" in words:  # it has no other option or argument that could be wrong
@@ -178,7 +170,7 @@ def test_a_bad_call_ends_with_2_and_one_sentence(
 
 
 @pytest.mark.slow
-def test_a_selection_ends_with_what_to_take(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_a_selection_ends_with_what_to_take(tmp_path, fedskew):
     words = "select --minutes 20 --method fedshift --set model=mlp-bn --set train-images=200 --set rounds=1"
     words += " --set local-epochs=1 --set min-samples=5 --results"
     status, output, errors = fedskew(*words.split(), tmp_path)
@@ -224,25 +216,19 @@ MISTAKES = {
 """Command lines, each with words of the sentence that refuses it."""
 
 
-def test_help_and_a_mistake_need_neither_torch_nor_flwr(tmp_path: Path) -> None:
+def test_help_and_a_mistake_need_neither_torch_nor_flwr(tmp_path):
     (tmp_path / "here.csv").write_text("age,label\n1,a\n2,b\n")
-    good = [
-        "list methods",
-        "list experiments",
-        *(f"{name} --help" for name in COMMANDS),
-    ]
-    lines = json.dumps([line.split() for line in [*good, *MISTAKES]])
-    words = [sys.executable, "-c", CALLED, lines]
+    good = ["list methods", "list experiments", *(f"{name} --help" for name in COMMANDS)]
+    lines = [*good, *MISTAKES]
+    words = [sys.executable, "-c", CALLED, json.dumps([line.split() for line in lines])]
     ended = subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, check=True)
-    for line, (status, printed, modules) in zip(
-        [*good, *MISTAKES], json.loads(ended.stdout), strict=True
-    ):
+    for line, (status, printed, modules) in zip(lines, json.loads(ended.stdout), strict=True):
         assert modules == [] and status == (2 if line in MISTAKES else 0), (line, printed)
         assert MISTAKES.get(line, "") in printed, line
     assert [file.name for file in tmp_path.iterdir()] == ["here.csv"]
 
 
-def test_a_mistyped_command_is_asked_about_once(fedskew: FedSkew) -> None:
+def test_a_mistyped_command_is_asked_about_once(fedskew):
     """click names the nearest command itself from 8.4 on, and typer did so again."""
     for words, nearest in ((["reprt"], "'report'"), (["data", "lst"], "'list'")):
         status, _, complaint = fedskew(*words)
@@ -250,16 +236,14 @@ def test_a_mistyped_command_is_asked_about_once(fedskew: FedSkew) -> None:
         assert complaint.count("Did you mean") == 1 and complaint.count(nearest) == 1
 
 
-def test_the_version_is_the_installed_one(fedskew: FedSkew) -> None:
+def test_the_version_is_the_installed_one(fedskew):
     assert fedskew("--version") == (0, f"fedskew {version('fedskew')}\n", "")
 
 
 # ---- runs -----------------------------------------------------------------------------------
 
 
-def test_a_run_prints_rounds_table_and_folder_and_is_not_repeated_unless_asked(
-    tmp_path: Path, fedskew: FedSkew
-) -> None:
+def test_a_run_prints_rounds_table_and_folder_and_is_not_repeated_unless_asked(tmp_path, fedskew):
     words = ["run", *QUICK.split(), "--set", "method=creff", "--results", tmp_path]
     words += ["--set", "creff.head-steps=1"]
     status, output, errors = fedskew(*words)
@@ -274,9 +258,7 @@ def test_a_run_prints_rounds_table_and_folder_and_is_not_repeated_unless_asked(
 
 
 @pytest.mark.parametrize("seeds", ["0", "3,4"])
-def test_an_experiment_ends_with_the_text_of_its_report(
-    room: Path, fedskew: FedSkew, seeds: str
-) -> None:
+def test_an_experiment_ends_with_the_text_of_its_report(room, fedskew, seeds):
     words = ["mine", "--results", "results", *QUICK.split()[2:]]
     own = MINE.split()
     status, output, errors = fedskew("run", *words, *own, "--engine", "inprocess", "--seed", seeds)
@@ -288,25 +270,21 @@ def test_an_experiment_ends_with_the_text_of_its_report(
     assert reported.startswith("Mine") and output.endswith(reported)
 
 
-def test_papers_without_any_data_set_are_refused(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_papers_without_any_data_set_are_refused(tmp_path, fedskew):
     words = ["--records", tmp_path, "--set", f"data-root={tmp_path}", "--results", tmp_path]
     status, _, errors = fedskew("run", "papers", "--dry-run", *words)
     assert status == 2 and "no data set of these runs is in data-root: " in errors
 
 
-@pytest.mark.parametrize(("names", "failures"), [([], 0), (["--seed", "0,1"], 2)])
-def test_a_run_that_fails_says_why_and_exits_with_1(
-    tmp_path: Path, fedskew: FedSkew, names: list[str], failures: int
-) -> None:
+def test_runs_that_fail_say_why_and_exit_with_1(tmp_path, fedskew):
     words = ["--set", "learning-rate=1e38", "--results", tmp_path]
-    status, _, errors = fedskew("run", *names, *QUICK.split(), *words)
-    assert status == 1
-    assert errors.startswith(f"fedskew: {failures} of {failures} runs failed") == bool(failures)
+    status, _, errors = fedskew("run", "--seed", "0,1", *QUICK.split(), *words)
+    assert status == 1 and errors.startswith("fedskew: 2 of 2 runs failed")
     assert "diverged in round 1: " in errors.splitlines()[-1]
 
 
 @pytest.fixture
-def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_data(tmp_path, monkeypatch):
     """A working directory with 40 images, and with a label that does not exist."""
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
     labels = np.arange(40) % 10
@@ -323,21 +301,15 @@ OWN = "classes=10 input-shape=1x8x8"
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ("rounds=many", "integer"),
         ("method=feddf", "holdout-per-class = 0"),
         ("method=fedshift+reweighting", "class prior"),
         (f"dataset=npz:forty.npz {OWN} clients=50", "40"),
         (f"dataset=npz:ten.npz {OWN}", "ten.npz"),
         ("dataset=mnist data-root=empty", "download"),
-        ("dataset=./ten.npz", "did you mean 'npz:./ten.npz'?"),
-        ("rounds=1 rounds=2", "is stated twice"),
-        ("method=fedavg,iwds", "`fedskew run --method A,B` compares several"),
         ("results=forty.npz/below", "cannot be written"),
     ],
 )
-def test_bad_settings_are_one_sentence_before_any_engine_starts(
-    own_data: Path, fedskew: FedSkew, settings: str, words: str
-) -> None:
+def test_bad_settings_are_one_sentence_before_any_engine_starts(own_data, fedskew, settings, words):
     pairs = [word for setting in settings.split() for word in ("--set", setting)]
     status, _, errors = fedskew("run", "--engine", "ray", *pairs)
     assert (status, errors.count("\n")) == (2, 1)
@@ -361,8 +333,8 @@ def test_bad_settings_are_one_sentence_before_any_engine_starts(
     ],
 )
 def test_an_option_that_would_be_dropped_or_is_out_of_range_is_refused(
-    fedskew: FedSkew, words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fedskew, words, sentence, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)  # where --results "" would be
     for more in ([], ["--dry-run"]):
         status, _, errors = fedskew("run", *words.split(), *more)
@@ -370,17 +342,34 @@ def test_an_option_that_would_be_dropped_or_is_out_of_range_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_methods_and_seeds_make_an_experiment_on_the_spot() -> None:
-    settings = ["resampling.decay=0.5", "rounds=1"]
-    choice = choose([], None, settings, ["fedavg,tau-norm", "iwds"], ["0,2"], {"results": "here"})
-    cells = choice.cells()
-    assert [(cell.row, cell.seed) for cell in cells] == [
-        (method, seed) for seed in (0, 2) for method in ("fedavg", "tau-norm", "iwds")
-    ]
-    assert len(runs(cells)) == 4 and {cell.run.general.rounds for cell in cells} == {1}
+def test_a_folder_where_a_file_belongs_and_the_other_way_round(tmp_path, fedskew):
+    """Whatever reads or writes it, one sentence names it."""
+    folder, file = tmp_path / "folder.npz", tmp_path / "file"
+    folder.mkdir()
+    (folder / "something").write_text("")
+    file.write_text("")
+    run = ["run", *QUICK.split(), "--set"]
+    own = ["classes=2", "--set", "input-shape=1x8x8", "--set"]
+    for words, place in (
+        ([*run, f"partition-file={folder}"], folder),
+        ([*run, *own, f"dataset=npz:{folder}"], folder),
+        (["data", "check", folder], folder),
+        ([*run, *own, f"dataset=folder:{file}"], file),
+        (["predict", file, file], file),
+        (["report", "--results", file], file),
+    ):
+        status, _, errors = fedskew(*words)
+        assert status == 2 and errors.count("\n") == 1 and str(place) in errors, words
 
 
-def test_a_module_of_the_user_s_that_is_called_data(tmp_path: Path) -> None:
+def test_methods_and_seeds_make_an_experiment_on_the_spot(fedskew, tmp_path):
+    words = "--method fedavg,tau-norm --method iwds --seed 0,2 --set resampling.decay=0.5"
+    plan = fedskew("run", *words.split(), "--results", tmp_path, "--dry-run", "--json")[1]
+    labels = [run["label"] for run in json.loads(plan)]
+    assert len(labels) == 4 and sum(label.startswith("iwds") for label in labels) == 2
+
+
+def test_a_module_of_the_user_s_that_is_called_data(tmp_path):
     """The command line finds FedSkew's own; a script, which may mean its own, is told in one sentence."""
     (tmp_path / "data.py").write_text("SCANS = 3\n")
     python = [sys.executable, "-m", "fedskew", "list", "experiments"]
@@ -393,7 +382,7 @@ def test_a_module_of_the_user_s_that_is_called_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_leaves_no_worker_and_the_same_command_ends_the_same(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_no_worker_and_the_same_command_ends_the_same(tmp_path):
     words = [sys.executable, "-m", "fedskew", "run", "--workers", "2", "--json"]
     words += ["--set", "rounds=20", "--set", "local-epochs=1"]
     command = [*words, "--engine", "workers", "--results", str(tmp_path / "killed")]

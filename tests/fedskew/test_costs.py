@@ -1,15 +1,12 @@
 """What a plan takes: rounds that were observed, and runs with nothing left."""
 
-from pathlib import Path
-
 import pytest
-from command_line import FedSkew
 from in_process import experiment, small
 
 from fedskew.execution import cost_of, observed_runs, rounds_left
 
 
-def test_rounds_of_the_same_training_are_the_cost(tmp_path: Path) -> None:
+def test_rounds_of_the_same_training_are_the_cost(tmp_path):
     real = experiment(tmp_path, seed=3, method="ccvr", evaluate_every=2)
     first, second = real.folder.rounds()
     same = small(
@@ -32,16 +29,14 @@ def test_rounds_of_the_same_training_are_the_cost(tmp_path: Path) -> None:
     )
 
 
-def test_a_dry_run_downloads_and_trains_nothing(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_a_dry_run_downloads_and_trains_nothing(tmp_path, fedskew):
     words = ["--set", "dataset=mnist", "--set", f"data-root={tmp_path}", "--set", "download=true"]
     status, output, _ = fedskew("run", *words, "--results", tmp_path / "results", "--dry-run")
     assert status == 0 and "--set rounds=1 --seed 0" in output
     assert not list(tmp_path.iterdir())
 
 
-def test_rounds_of_another_command_give_the_cost_of_the_plan(
-    tmp_path: Path, fedskew: FedSkew
-) -> None:
+def test_rounds_of_another_command_give_the_cost_of_the_plan(tmp_path, fedskew):
     words = ["run", "--method", "fedavg,iwds", "--set", "model=linear", "--results", tmp_path]
     unknown = fedskew(*words, "--set", "rounds=50", "--dry-run")[1]
     assert unknown.partition("at a time")[2].split()[:3] == ["?", "?", "?"]

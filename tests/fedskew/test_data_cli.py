@@ -5,15 +5,13 @@ import shlex
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
-from command_line import FedSkew
 
 from data import DataSettings, federate, load, resolve
 from data.readers.catalog import ALIASES, KNOWN
 
 
-def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path, fedskew):
     np.savez(tmp_path / "usps.npz", train_images=[0])
     status, output, _ = fedskew("data", "list", "--data-root", tmp_path, "--json")
     rows = {row["dataset"]: row for row in json.loads(output)}
@@ -27,14 +25,8 @@ def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path, fedskew
     assert all(row["what"] for row in rows.values())
 
 
-def settings_words(*pairs: str) -> list[str]:
-    return [word for pair in pairs for word in ("--set", pair)]
-
-
-def test_show_is_the_matrix_of_the_federation(
-    fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = settings_words("partition=llt", "alpha=0.9", "seed=3")
+def test_show_is_the_matrix_of_the_federation(fedskew, monkeypatch):
+    words = ("--set", "partition=llt", "--set", "alpha=0.9", "--set", "seed=3")
     federation = federate(DataSettings(partition="llt", alpha=0.9), 3)
     content = json.loads(fedskew("data", "show", *words, "--json")[1])
     assert content["counts"] == federation.counts_KC.tolist()
@@ -46,26 +38,15 @@ def test_show_is_the_matrix_of_the_federation(
     assert status == 0 and cells == content["counts"], "no number is cut"
 
 
-def test_a_partition_is_saved_and_shown_again(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_a_partition_is_saved_and_shown_again(tmp_path, fedskew):
     file = tmp_path / "partition.json"
-    assert fedskew("data", "save-partition", file, *settings_words("clients=3", "seed=7"))[0] == 0
+    words = ("--set", "clients=3", "--set", "seed=7")
+    assert fedskew("data", "save-partition", file, *words)[0] == 0
     _, output, _ = fedskew("data", "show", "--set", f"partition-file={file}", "--json")
     assert json.loads(output)["hash"] == federate(DataSettings(clients=3), 7).hash
 
 
-def test_check_says_where_the_default_partition_will_not_do(
-    tmp_path: Path, fedskew: FedSkew
-) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (20, 6, 5), np.uint8)
-    labels, few = np.arange(20) % 2, np.zeros(20, int)
-    arrays = {"train_images": images, "train_labels": labels, "test_images": 255 - images}
-    np.savez(tmp_path / "few.npz", **arrays, test_labels=few)
-    status, output, _ = fedskew("data", "check", tmp_path / "few.npz")
-    assert status == 0 and "With the default partition it will not: min-samples = 10" in output
-    assert output.splitlines()[-1].endswith("--set 'partition=iid' --set 'clients=2'")
-
-
-def test_split_writes_what_each_client_holds(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_split_writes_what_each_client_holds(tmp_path, fedskew):
     names = ["digits-plain", "digits-faint", "digits-blurred", "digits-noisy"]
     sites = tmp_path / "sites"
     status, output, _ = fedskew("data", "export-sites", "digits-scanners", sites, "--sites", 4)
@@ -93,7 +74,7 @@ def same_samples(settings: DataSettings, sites: Path, names: list[str]) -> None:
             assert torch.equal(mine.labels_N, theirs.labels_N)
 
 
-def test_copies_are_their_owner_s(tmp_path: Path) -> None:
+def test_copies_are_their_owner_s(tmp_path):
     place, images = tmp_path / "cache", np.zeros((4, 4, 4), np.uint8)
     arrays = {"train_images": images, "test_images": images, "test_labels": [0] * 4}
     np.savez(tmp_path / "own.npz", **arrays, train_labels=[0, 1, 0, 1])

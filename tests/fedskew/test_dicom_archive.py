@@ -128,9 +128,8 @@ def test_two_rows_of_a_patient_must_agree(tmp_path):
     labels = table(tmp_path / "labels.csv")
     load(settings_of(folder, labels=str(labels)))
     labels.write_text(f"{labels.read_text()}P001,healthy\n")
-    assert "column PatientID: 'P001' is in another row" in str(
-        refused(settings_of(folder, labels=str(labels)))
-    )
+    error = refused(settings_of(folder, labels=str(labels)))
+    assert "column PatientID: 'P001' is in another row" in str(error)
 
 
 def test_the_table_may_name_sites_and_splits(tmp_path):
@@ -159,10 +158,9 @@ def test_a_column_subject_is_no_patient_beside_patientid(tmp_path):
 def test_folders_of_training_and_tests_are_kept_apart_below_a_table(tmp_path):
     write_archive(tmp_path / "own/train", 5, 1)
     write_archive(tmp_path / "own/test", 3, 1, prefix="T")
-    rows = {f"P{p:03}": diagnosis(p) for p in range(5)}
-    labels = table(
-        tmp_path / "labels.csv", rows=rows | {f"T{p:03}": diagnosis(p) for p in range(3)}
-    )
+    patients = [*(f"P{p:03}" for p in range(5)), *(f"T{p:03}" for p in range(3))]
+    rows = {name: "ill" if k % 2 else "healthy" for k, name in enumerate(patients)}
+    labels = table(tmp_path / "labels.csv", rows=rows)
     data = load(settings_of(tmp_path / "own", labels=str(labels)))
     assert (len(data.train.labels), len(data.test.labels)) == (10, 6)
 

@@ -3,14 +3,12 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from command_line import FedSkew
-from exported_models import exported, trained_on_digits, trained_on_domains
+from exported_models import exported
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -25,19 +23,7 @@ from server_app.checkpoint import Checkpoint
 from server_app.run_folder import RunFolder, line_of
 
 
-@pytest.fixture(scope="module")
-def creff(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return trained_on_digits(tmp_path_factory.mktemp("creff"))[1]
-
-
-@pytest.fixture(scope="module")
-def fedbn(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return trained_on_domains(tmp_path_factory.mktemp("fedbn"))[1]
-
-
-def test_the_model_file_is_the_deployed_state_and_says_what_it_is(
-    creff: RunFolder, tmp_path: Path
-) -> None:
+def test_the_model_file_is_the_deployed_state_and_says_what_it_is(creff, tmp_path):
     deployed = Checkpoint.load(creff.checkpoint_file).deployed
     for model, wanted in {"": "creff", "average": "average", "creff": "creff"}.items():
         folder = exported(creff, tmp_path / f"model-{model}", model)
@@ -56,28 +42,23 @@ def test_the_model_file_is_the_deployed_state_and_says_what_it_is(
         }  # fmt: skip
 
 
-def test_each_site_has_a_file_of_what_it_keeps(fedbn: RunFolder, tmp_path: Path) -> None:
+def test_each_site_has_a_file_of_what_it_keeps(fedbn, tmp_path):
     folder, checkpoint = exported(fedbn, tmp_path / "model"), Checkpoint.load(fedbn.checkpoint_file)
     names = batch_norm_names(build("mlp-bn", (1, 8, 8), 4, 0))
     assert load_file(folder / "model.safetensors").keys().isdisjoint(names)
-    for client, name in enumerate(("bright", "dark")):
-        state = load_file(folder / f"site-{name}.safetensors")
-        kept = load_memory(folder_of(fedbn.path, client), checkpoint.memory_rounds[client])[
-            "private"
-        ]
-        assert state.keys() == kept.keys() == names
-        assert all(torch.equal(tensor, kept[tensor_name]) for tensor_name, tensor in state.items())
+    for client, site in enumerate(("bright", "dark")):
+        state = load_file(folder / f"site-{site}.safetensors")
+        memory = load_memory(folder_of(fedbn.path, client), checkpoint.memory_rounds[client])
+        assert state.keys() == memory["private"].keys() == names
+        assert all(torch.equal(tensor, memory["private"][name]) for name, tensor in state.items())
     assert ModelFolder(folder).samples == {"bright": 40, "dark": 40}
 
 
-def test_the_card_has_the_run_s_numbers_its_paper_and_what_left_the_sites(
-    creff: RunFolder, fedbn: RunFolder, tmp_path: Path
-) -> None:
+def test_the_card_has_the_run_s_numbers_its_paper_and_what_left_the_sites(creff, fedbn, tmp_path):
     card = (exported(creff, tmp_path / "creff") / "README.md").read_text()
+    last = json.loads(creff.summary_file.read_text())["models"]["creff"]["last"]
+    score = last["balanced-accuracy"]
     front = yaml.safe_load(card.split("---\n")[1])
-    score = json.loads(creff.summary_file.read_text())["models"]["creff"]["last"][
-        "balanced-accuracy"
-    ]
     assert front["pipeline_tag"] == "image-classification" and "creff" in front["tags"]
     assert f"| **creff** | {100 * score:.1f} |" in card and "| fedavg | " in card
     for words in ("Shang et al., IJCAI 2022", "head gradients of each class held"):
@@ -88,7 +69,17 @@ def test_the_card_has_the_run_s_numbers_its_paper_and_what_left_the_sites(
     assert str(fedbn.path.parent.parent) not in card, "where the files lay is nobody's business"
 
 
-def test_the_numbers_are_those_of_the_checkpoints_round(creff: RunFolder, tmp_path: Path) -> None:
+def copied(folder, place):
+    """Return a copy of a run's folder, to damage."""
+    return RunFolder(Path(shutil.copytree(folder.path, place / folder.path.name)))
+
+
+def cut(file):
+    """Leave the first half of a file."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def test_the_numbers_are_those_of_the_checkpoints_round(creff, tmp_path):
     """A run that is killed may have the record of a round whose checkpoint is not written."""
     folder = copied(creff, tmp_path)
     folder.summary_file.unlink()
@@ -103,132 +94,98 @@ def test_the_numbers_are_those_of_the_checkpoints_round(creff: RunFolder, tmp_pa
     assert unfinished.models["creff"].means == finished.models["creff"].means
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda run: run.summary_file.unlink(),
-        lambda run: run.rounds_file.unlink(),
-        lambda run: cut(run.rounds_file),
-    ],
-    ids=["no summary", "no records", "records cut"],
-)
-def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(
-    creff: RunFolder, tmp_path: Path, harm: Callable[[RunFolder], object]
-) -> None:
+HARMS = {
+    "no summary": lambda run: run.summary_file.unlink(),
+    "no records": lambda run: run.rounds_file.unlink(),
+    "records cut": lambda run: cut(run.rounds_file),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(creff, tmp_path, harm):
     folder = copied(creff, tmp_path)
-    harm(folder)
+    HARMS[harm](folder)
     with pytest.raises(DataError):
         TrainedRun(folder)
     export(TrainedRun(folder, unfinished=True), tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
     assert "**The run was not finished**" in card
-    folder.checkpoint_file.unlink()
-    with pytest.raises(DataError):
-        TrainedRun(folder, unfinished=True)
 
 
-def copied(folder: RunFolder, place: Path) -> RunFolder:
-    """Return a copy of a run's folder, to damage."""
-    return RunFolder(Path(shutil.copytree(folder.path, place / folder.path.name)))
+LOSSES = {
+    "checkpoint.safetensors is damaged": lambda run: cut(run.checkpoint_file),
+    "checkpoint.safetensors": lambda run: run.checkpoint_file.unlink(),
+    "2.safetensors is damaged": lambda run: cut(next(run.path.glob("memory/*1/*2.safe*"))),
+    "the memory of round 2 is not at ": lambda run: shutil.rmtree(run.path / "memory"),
+}
 
 
-@pytest.mark.parametrize(
-    ("harm", "words"),
-    [
-        (lambda run: cut(run.checkpoint_file), "checkpoint.safetensors is damaged"),
-        (lambda run: run.checkpoint_file.unlink(), "checkpoint.safetensors"),
-        (lambda run: cut(next(run.path.glob("memory/*1/*2.safe*"))), "2.safetensors is damaged"),
-        (lambda run: shutil.rmtree(run.path / "memory"), "the memory of round 2 is not at "),
-    ],
-    ids=["checkpoint cut", "checkpoint lost", "memory cut", "memory lost"],
-)
+@pytest.mark.parametrize("words", LOSSES)
 def test_what_a_run_has_lost_is_one_sentence_and_nothing_is_written(
-    fedbn: RunFolder,
-    tmp_path: Path,
-    harm: Callable[[RunFolder], object],
-    words: str,
-    fedskew: FedSkew,
-) -> None:
+    fedbn, tmp_path, words, fedskew
+):
     run = copied(fedbn, tmp_path)
-    harm(run)
-    status, out, errors = fedskew("export", run.path, "--output", tmp_path / "model")
-    assert (status, out, errors.count("\n")) == (2, "", 1) and words in errors
+    LOSSES[words](run)
+    for more in ([], ["--unfinished"]):
+        status, out, errors = fedskew("export", run.path, "--output", tmp_path / "model", *more)
+        assert (status, out, errors.count("\n")) == (2, "", 1) and words in errors
     assert not (tmp_path / "model").exists()
 
 
-def settings_told(folder: RunFolder, **samples: object) -> None:
-    """Change what settings.json tells of the clients, as by hand."""
-    origin = folder.origin()
-    folder.settings_file.write_text(
-        line_of({**origin, "samples": {**origin["samples"], **samples}})
-    )
+def named(fedbn, place, client, **settings):
+    """Return a copy of a run whose settings.json has another name of client 0, and other settings, as by hand."""
+    run = copied(fedbn, place)
+    origin = run.origin()
+    samples = {**origin["samples"], "clients": [f"0 {client}", "1 dark"]}
+    told = {**origin, "samples": samples, "settings": {**origin["settings"], **settings}}
+    run.settings_file.write_text(line_of(told))
+    return run
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "a\0b"])
-def test_a_client_s_name_does_not_lead_out_of_the_folder(
-    fedbn: RunFolder, tmp_path: Path, name: str
-) -> None:
-    run = copied(fedbn, tmp_path / "results")
-    settings_told(run, clients=[f"0 {name}", "1 dark"])
+def test_a_client_s_name_does_not_lead_out_of_the_folder(fedbn, tmp_path, name):
+    run = named(fedbn, tmp_path / "results", name)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError):
         export(TrainedRun(run), tmp_path / "a" / "b" / "model")
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_names_are_text_in_the_card(fedbn: RunFolder, tmp_path: Path) -> None:
-    run = copied(fedbn, tmp_path)
-    settings_told(run, clients=["0 <script>a(1)<|script>", "1 dark"])
-    origin = run.origin()
+def test_names_are_text_in_the_card(fedbn, tmp_path):
     classes = "<script>b(1),*c*,|d|,e"
-    run.settings_file.write_text(
-        line_of({**origin, "settings": {**origin["settings"], "classes": classes}})
-    )
+    run = named(fedbn, tmp_path, "<script>a(1)<|script>", classes=classes)
     card = (exported(run, tmp_path / "model") / "README.md").read_text()
-    prose = "".join(
-        part
-        for number, part in enumerate(card.split("---\n", 2)[2].split("```"))
-        if number % 2 == 0
-    )
+    prose = "".join(card.split("---\n", 2)[2].split("```")[::2])
     assert "<script" not in prose and r"&lt;script>b(1), \*c\*, \|d\|, e |" in prose
     assert "--site '<script>a(1)<|script>'" in card
 
 
-def cut(file: Path) -> None:
-    """Leave the first half of a file."""
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def test_an_earlier_export_is_replaced_and_nothing_else(
-    creff: RunFolder, fedbn: RunFolder, tmp_path: Path
-) -> None:
+def test_an_earlier_export_is_replaced_and_nothing_else(creff, fedbn, tmp_path):
     folder = exported(fedbn, tmp_path / "model")
     (folder / "model.onnx").write_bytes(b"")
     exported(creff, folder)
     assert {file.name for file in folder.iterdir()} == {"model.safetensors", "README.md"}
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "thesis.tex").write_text("five years")
-    for taken in (tmp_path / "thesis", tmp_path / "thesis" / "thesis.tex"):
+    thesis = tmp_path / "thesis" / "thesis.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("five years")
+    for taken in (thesis.parent, thesis):
         with pytest.raises(SettingError) as caught:
             exported(creff, taken)
         assert caught.value.key == "--output"
-    assert (tmp_path / "thesis" / "thesis.tex").read_text() == "five years"
+    assert thesis.read_text() == "five years"
 
 
 @pytest.mark.parametrize(("place", "earlier"), [(0, False), (2, True), (3, True)])
-def test_an_export_that_was_killed_can_be_repeated(
-    fedbn: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, earlier: bool
-) -> None:
+def test_an_export_that_was_killed_can_be_repeated(fedbn, tmp_path, monkeypatch, place, earlier):
     """Killed when it is about to put its file number `place` in its place."""
-    folder, real, replaced = tmp_path / "model", Path.replace, list[Path]()
+    folder, real, replaced = tmp_path / "model", Path.replace, []
     if earlier:
         exported(fedbn, folder)
 
-    def replace(partial: Path, target: Path) -> Path:
+    def replace(partial, target):
         if len(replaced) == place:
-            shutil.copy(
-                partial, partial.with_name(partial.name + "0")
-            )  # the partial file of a process that is gone
+            # The partial file of a process that is gone.
+            shutil.copy(partial, partial.with_name(partial.name + "0"))
             raise KeyboardInterrupt
         replaced.append(target)
         return real(partial, target)
@@ -241,7 +198,7 @@ def test_an_export_that_was_killed_can_be_repeated(
     assert list(ModelFolder(folder).sites) == ["bright", "dark"]
 
 
-def test_every_file_of_an_export_is_for_its_user_alone(creff: RunFolder, tmp_path: Path) -> None:
+def test_every_file_of_an_export_is_for_its_user_alone(creff, tmp_path):
     before = os.umask(0o022)
     try:
         folder = exported(creff, tmp_path / "model")
@@ -251,16 +208,14 @@ def test_every_file_of_an_export_is_for_its_user_alone(creff: RunFolder, tmp_pat
     assert modes == {"model": "700", "README.md": "600", "model.safetensors": "600"}
 
 
-def test_onnx_without_its_packages_is_one_sentence(
-    creff: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_onnx_without_its_packages_is_one_sentence(creff, tmp_path, monkeypatch):
     monkeypatch.setattr(from_run, "ONNX_PACKAGES", ("no_such_package",))
     with pytest.raises(SettingError):
         exported(creff, tmp_path / "model", onnx=True)
     assert not (tmp_path / "model").exists()
 
 
-def test_onnx_gives_the_model_s_outputs(creff: RunFolder, fedbn: RunFolder, tmp_path: Path) -> None:
+def test_onnx_gives_the_model_s_outputs(creff, fedbn, tmp_path):
     """From pixels that are not normalized."""
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -268,9 +223,8 @@ def test_onnx_gives_the_model_s_outputs(creff: RunFolder, fedbn: RunFolder, tmp_
     about = folder.description
     mean, std = about.scale()
     pixels = torch.rand(5, *about.shape)
-    session = runtime.InferenceSession(
-        folder.path / "model.onnx", providers=["CPUExecutionProvider"]
-    )
+    file = folder.path / "model.onnx"
+    session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
     (outputs,) = session.run(["logits"], {"pixels": pixels.numpy()})
     folder.model.load_state_dict(folder.shared)
     with torch.no_grad():

@@ -2,12 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,32 +12,28 @@ from rich.console import Console
 
 from data import SettingError
 from fedskew import select as selection
-from fedskew.experiments import Experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.inference import Estimate, with_interval
-from fedskew.select import ends, permissions_of, select
+from fedskew.select import ends, select
 from server_app.record import RoundRecord
-from server_app.run_settings import Scalar
-from server_app.settings import parse
 from strategies.core.update_statistics import Seconds
 
 METHODS = ["fedshift", "fedprox", "fedlc", "fedavgm", "iwds"]
-Score = Callable[[str, float, int], float]
-"""(method, learning rate, seed) -> the number that decides; NaN where the run has diverged."""
 
 
 @dataclass
 class Trainer:
     """Stands for the sweep and the report: every run has the score that a function says."""
 
-    score: Score
-    seconds: float = 0.0
+    score: object
+    """(method, learning rate, seed) -> the number that decides; NaN where the run has diverged."""
+    seconds: float
     """That a client's part of a round takes."""
-    at_chance: str = ""
+    at_chance: str
     """What every row says of its number beside chance."""
-    experiments: list[Experiment] = field(default_factory=list)
+    experiments: list = field(default_factory=list)
 
-    def gather(self, experiment: Experiment, overrides: Mapping[str, Scalar]) -> Any:
+    def gather(self, experiment, overrides):
         self.experiments.append(experiment)
         cells = plan(experiment)
         record = RoundRecord(1, seconds=Seconds(clients=self.seconds, round=self.seconds))
@@ -49,7 +42,7 @@ class Trainer:
         results.of = lambda label, *_: self.row(experiment, label)
         return results
 
-    def row(self, experiment: Experiment, label: str) -> Any:
+    def row(self, experiment, label):
         (row,) = (row for row in experiment.rows if row.label == label)
         rate = float(row.settings["learning-rate"])
         scores = {seed: self.score(row.method, rate, seed) for seed in experiment.seeds}
@@ -58,70 +51,47 @@ class Trainer:
             row=label,
             numbers=finite,
             estimate=Estimate(finite) if finite else None,
-            diverged={seed: {} for seed, score in scores.items() if math.isnan(score)},
+            diverged={seed: {} for seed in scores.keys() - finite.keys()},
             at_chance=self.at_chance,
         )
 
 
-def compared(row: Any, than: Any) -> Estimate | None:
+def compared(row, than):
     ours, theirs = row.numbers, than.numbers
     gains = {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
     return with_interval(gains, [(None, None)] * len(gains), (row.row, than.row)) if gains else None
 
 
-@dataclass
-class Ended:
-    result: dict[str, Any]
-    printed: str
-    experiments: list[Experiment]
-
-    @property
-    def steps(self) -> list[Experiment]:
-        """The experiments without the round that is timed."""
-        return self.experiments[1:]
-
-
-Selecting = Callable[..., Ended]
-
-
 @pytest.fixture
-def selecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Selecting:
-    """Return a function that selects by scores."""
+def selecting(tmp_path, monkeypatch):
+    """Return a function that selects by scores, and returns the result, what is printed, and the experiments."""
 
-    def run(
-        score: Score,
-        methods: Sequence[str] = METHODS,
-        minutes: float = 1.0,
-        seconds: float = 0.0,
-        **options: Any,
-    ) -> Ended:
-        trainer = Trainer(score, seconds, options.pop("at_chance", ""))
-        for earlier in tmp_path.glob("select-*.json"):
-            earlier.unlink()
+    def run(score, methods=METHODS, minutes=1.0, seconds=0.0, at_chance="", **options):
+        trainer = Trainer(score, seconds, at_chance)
         monkeypatch.setattr(selection, "run_all", lambda *_, **__: ({}, {}))
         monkeypatch.setattr(selection, "gather", trainer.gather)
         monkeypatch.setattr(selection, "compare_rows", compared)
-        settings: dict[str, Scalar] = {"model": "mlp-bn", "rounds": 20, "results": str(tmp_path)}
-        settings |= options.pop("settings", {})
-        target = options.pop("target", "balanced-accuracy")
-        without = options.pop("without", ())
+        settings = {"model": "mlp-bn", "rounds": 20, "results": str(tmp_path)}
+        settings |= options.get("settings", {})
+        target, without = options.get("target", "balanced-accuracy"), options.get("without", ())
         out = Console(file=StringIO(), width=10_000)
+        file = tmp_path / f"select-{target}.json"
+        file.unlink(missing_ok=True)
         try:
             select(settings, methods, target, without, minutes, 1, out)
         except SettingError as error:
             error.add_note(str(len(trainer.experiments)))
             raise
-        (file,) = tmp_path.glob("select-*.json")
-        assert isinstance(out.file, StringIO)
-        return Ended(json.loads(file.read_text()), out.file.getvalue(), trainer.experiments)
+        result = json.loads(file.read_text())
+        return result, out.file.getvalue(), trainer.experiments
 
     return run
 
 
-def good_at(best: str, by: float, rate: float = 0.05) -> Score:
+def good_at(best, by, rate=0.05):
     """Return scores of 60 for all, `by` more for the best at a learning rate, and a spread over seeds."""
 
-    def score(method: str, learning_rate: float, seed: int) -> float:
+    def score(method, learning_rate, seed):
         spread = (seed * 7 + len(method)) % 3 / 10
         more = by if method == best else 0.0
         right_rate = 0.5 if learning_rate == rate else 0.0
@@ -130,9 +100,19 @@ def good_at(best: str, by: float, rate: float = 0.05) -> Score:
     return score
 
 
-def test_three_experiments_and_the_last_one_decides(selecting: Selecting) -> None:
-    ended = selecting(good_at("fedshift", 5.0, rate=0.15))
-    first, second, last = ended.steps
+FEDSHIFT = good_at("fedshift", 5.0)
+
+
+def diverging(score, who, in_seeds):
+    """Return these scores, where a method diverges in some seeds."""
+    return lambda method, rate, seed: (
+        math.nan if method == who and seed in in_seeds else score(method, rate, seed)
+    )
+
+
+def test_three_experiments_and_the_last_one_decides(selecting):
+    result, printed, (timed, *steps) = selecting(good_at("fedshift", 5.0, rate=0.15))
+    first, second, last = steps
     assert [row.method for row in first.rows] == ["fedavg", "ccvr", *METHODS]
     assert first.seeds == (0,) and second.seeds == (0, 1) and last.seeds == (*range(100, 110),)
     # Of six trainings the best three stay, beside FedAvg's, which CCVR is a head of.
@@ -140,108 +120,86 @@ def test_three_experiments_and_the_last_one_decides(selecting: Selecting) -> Non
     assert len(runs(plan(second))) == 3 * 3 * 2
     assert next(iter(last.rows)).label == "fedshift (0.15)"
     assert {row.method for row in last.rows} == {"fedshift", "fedavg", "ccvr"}
-    assert ended.result["take"]["method"] == ended.result["winner"]["method"] == "fedshift"
-    assert ended.result["take"]["learning-rate"] == 0.15
-    gain, low, high = ended.result["gains"]["fedavg"]
+    assert result["take"]["method"] == result["winner"]["method"] == "fedshift"
+    assert result["take"]["learning-rate"] == 0.15
+    gain, low, high = result["gains"]["fedavg"]
     assert 0 < low < gain < high and gain == pytest.approx(5.0, abs=0.3)
-    assert "fedshift (0.15) over always ccvr (0.15): +" in ended.printed
-    assert ended.printed.endswith("take fedshift (0.15)\n")
-
-
-def test_every_run_is_on_validation_data_and_no_step_has_fewer_rounds(selecting: Selecting) -> None:
-    ended = selecting(good_at("fedshift", 5.0))
-    assert [experiment.settings["rounds"] for experiment in ended.experiments] == [1, 20, 20, 20]
-    for experiment in ended.experiments:
+    assert "fedshift (0.15) over always ccvr (0.15): +" in printed
+    assert printed.endswith("take fedshift (0.15)\n")
+    # No step has fewer rounds, and every run is on validation data.
+    assert [experiment.settings["rounds"] for experiment in (timed, *steps)] == [1, 20, 20, 20]
+    for experiment in (timed, *steps):
         assert experiment.settings["evaluate-on"] == "validation"
         assert experiment.settings["validation-fraction"] == 0.2
-    with_own = selecting(good_at("fedshift", 5.0), settings={"validation-fraction": 0.4})
-    assert with_own.steps[0].settings["validation-fraction"] == 0.4
+    _, _, with_own = selecting(FEDSHIFT, settings={"validation-fraction": 0.4})
+    assert with_own[1].settings["validation-fraction"] == 0.4
 
 
-def test_minutes_that_allow_no_basis_name_no_winner(selecting: Selecting, tmp_path: Path) -> None:
+def test_minutes_that_allow_no_basis_name_no_winner(selecting, tmp_path):
     """Six trainings of 20 rounds of 2 s, then four of them, three rates and two seeds: 20 minutes."""
     with pytest.raises(SettingError) as caught:
-        selecting(good_at("fedshift", 5.0), minutes=3, seconds=2.0)
+        selecting(FEDSHIFT, minutes=3, seconds=2.0)
     assert "--minutes = 3: trained 1 of 20 rounds: no basis; give 21 minutes" in str(caught.value)
     assert caught.value.__notes__ == ["1"], "one round is all that has trained"
     assert not list(tmp_path.glob("select-*.json"))
-    assert selecting(good_at("fedshift", 5.0), minutes=21, seconds=2.0).result["winner"]
+    assert selecting(FEDSHIFT, minutes=21, seconds=2.0)[0]["winner"]
 
 
-def test_no_experiment_begins_after_the_minutes(
-    selecting: Selecting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_experiment_begins_after_the_minutes(selecting, monkeypatch):
     now = iter([0.0, 1.0, 70.0])
     monkeypatch.setattr("fedskew.select.time.monotonic", lambda: next(now))
     with pytest.raises(SettingError) as caught:
-        selecting(good_at("fedshift", 5.0), minutes=1)
+        selecting(FEDSHIFT, minutes=1)
     assert "passed after step 1 of 3: no basis" in str(caught.value)
     assert caught.value.__notes__ == ["2"]
 
 
-def test_what_is_not_distinguishable_from_fedavg_is_no_winner(selecting: Selecting) -> None:
-    def lucky(method: str, rate: float, seed: int) -> float:
+def test_what_is_not_distinguishable_from_fedavg_is_no_winner(selecting):
+    def lucky(method, rate, seed):
         more = 0.0
         if method == "fedprox":
             more = 4.0 if seed < 2 else 0.5
         return 60 + more + (seed * 7 + len(method)) % 5
 
-    ended = selecting(lucky)
-    assert ended.result["winner"] is None and ended.result["first"]["method"] == "fedprox"
-    assert ended.result["take"]["method"] == "fedavg"
-    gain, low, _ = ended.result["gains"]["fedavg"]
+    result, printed, _ = selecting(lucky)
+    assert result["winner"] is None and result["first"]["method"] == "fedprox"
+    assert result["take"]["method"] == "fedavg"
+    gain, low, _ = result["gains"]["fedavg"]
     assert low < 0 < gain
-    assert "no winner: no method is distinguishable from FedAvg here" in ended.printed
+    assert "no winner: no method is distinguishable from FedAvg here" in printed
 
-    itself = selecting(good_at("fedavg", 5.0))
-    assert "no winner: FedAvg itself is the best on validation data" in itself.printed
-    assert "fedavg (0.05) over always ccvr (0.05): +" in itself.printed
-
-
-def test_a_divergence_on_fresh_seeds_counts_against_whoever_it_hits(selecting: Selecting) -> None:
-    def diverging(who: str) -> Score:
-        sound = good_at("fedlc", 5.0)
-        return lambda method, rate, seed: (
-            math.nan if method == who and seed == 104 else sound(method, rate, seed)
-        )
-
-    assert selecting(diverging("fedlc")).result["take"]["method"] == "fedavg"
-    assert selecting(diverging("fedavg")).result["take"]["method"] == "fedlc"
-    assert selecting(good_at("fedlc", 5.0)).result["take"]["method"] == "fedlc"
-    nobody = selecting(good_at("fedlc", 5.0), at_chance="20.0 where chance is 20.0 percent")
-    assert nobody.result["take"] is None and "take none of them" in nobody.printed
+    _, printed, _ = selecting(good_at("fedavg", 5.0))
+    assert "no winner: FedAvg itself is the best on validation data" in printed
+    assert "fedavg (0.05) over always ccvr (0.05): +" in printed
 
 
-def test_whoever_is_left_out_is_named_with_the_reason(selecting: Selecting) -> None:
-    ended = selecting(
-        lambda method, rate, seed: (
-            math.nan if method == "fedlc" else good_at("fedprox", 5.0)(method, rate, seed)
-        ),
+def test_a_divergence_on_fresh_seeds_counts_against_whoever_it_hits(selecting):
+    fedlc = good_at("fedlc", 5.0)
+    for who, taken in (("fedlc", "fedavg"), ("fedavg", "fedlc"), ("nobody", "fedlc")):
+        result, _, _ = selecting(diverging(fedlc, who, [104]))
+        assert result["take"]["method"] == taken
+    result, printed, _ = selecting(fedlc, at_chance="20.0 where chance is 20.0 percent")
+    assert result["take"] is None and "take none of them" in printed
+
+
+def test_whoever_is_left_out_is_named_with_the_reason(selecting):
+    result, printed, _ = selecting(
+        diverging(good_at("fedprox", 5.0), "fedlc", range(200)),
         ["fedprox", "fedlc", "fedbn", "scaffold", "fedavgm", "iwds", "fed-lda"],
         settings={"norm": "group"},
         without=["control-variates", "class-statistics"],
     )
-    left_out = ended.result["left-out"]
+    left_out = result["left-out"]
     assert left_out["ccvr"] == "uploads class-statistics"
     assert left_out["scaffold"] == "uploads control-variates"
     assert left_out["fedlc (0.05)"] == "diverged in seed 0"
     assert "batch norm" in left_out["fedbn"] and "features" in left_out["fed-lda"]
     assert sum("best half" in reason for reason in left_out.values()) == 1
     for name in left_out:
-        assert name in ended.printed
+        assert name in printed
 
 
-def test_what_a_method_uploads_follows_from_its_variants() -> None:
-    needed = {}
-    for method in ("fedavg", "fedshift", "ccvr", "creff", "scaffold+ccvr"):
-        needed[method] = sorted(permissions_of(parse({"method": method})))
-    assert needed == {
-        "fedavg": [],
-        "fedshift": ["class-counts"],
-        "ccvr": ["class-counts", "class-statistics"],
-        "creff": ["head-gradients"],
-        "scaffold+ccvr": ["class-counts", "class-statistics", "control-variates"],
-    }
+NONE_IS_LEFT = {"methods": ["fedbn"], "settings": {"norm": "group"}, "without": ["class-counts"]}
 
 
 @pytest.mark.parametrize(
@@ -249,19 +207,17 @@ def test_what_a_method_uploads_follows_from_its_variants() -> None:
     [
         ({"target": "best"}, "--target"),
         ({"without": ["model"]}, "--without"),
-        ({"methods": ["fedbn"], "settings": {"norm": "group"}, "without": ["class-counts"]}, "--method"),
+        (NONE_IS_LEFT, "--method"),  # CCVR's statistics have the counts of classes
         ({"settings": {"rounds": 0}}, "rounds"),
     ],
-)  # fmt: skip
-def test_an_option_that_cannot_be_is_refused(
-    options: dict[str, Any], key: str, selecting: Selecting
-) -> None:
+)
+def test_an_option_that_cannot_be_is_refused(options, key, selecting):
     with pytest.raises(SettingError) as caught:
-        selecting(good_at("fedshift", 5.0), **options)
+        selecting(FEDSHIFT, **options)
     assert caught.value.key == key
 
 
-def test_auroc_decides_only_where_it_is_measured(selecting: Selecting, tmp_path: Path) -> None:
+def test_auroc_decides_only_where_it_is_measured(selecting, tmp_path):
     file = tmp_path / "classes.npz"
     labels = np.arange(404) % 101
     inputs = np.zeros((404, 1, 8, 8), dtype=np.uint8)
@@ -270,14 +226,13 @@ def test_auroc_decides_only_where_it_is_measured(selecting: Selecting, tmp_path:
     data = {"dataset": f"npz:{file}", "classes": "101", "input-shape": "1x8x8", "clients": 2}
     data["partition"] = "iid"
     with pytest.raises(SettingError) as caught:
-        selecting(good_at("fedshift", 5.0), settings=data, target="auroc")
+        selecting(FEDSHIFT, settings=data, target="auroc")
     assert caught.value.key == "--target"
-    assert selecting(good_at("fedshift", 5.0), settings=data, target="accuracy").experiments
+    assert selecting(FEDSHIFT, settings=data, target="accuracy")
 
 
-def test_an_interval_over_seeds_alone_is_wider_where_their_samples_overlap() -> None:
+def test_an_interval_over_seeds_alone_is_wider_where_their_samples_overlap():
     gain = with_interval({0: 1.0, 1: 2.0, 2: 3.0, 3: 2.0}, [(None, None)] * 4, ("a", "b"))
-    assert gain.interval is not None
     assert ends(gain, 0.0) == (gain.interval.low, gain.interval.high)
     low, high = ends(gain, 0.2)
     assert high - 2.0 == pytest.approx((gain.interval.high - 2.0) * math.sqrt(2))

@@ -1,26 +1,21 @@
-"""A sweep: finished runs are skipped, failures and killed workers do not affect the others, and what is printed."""
+"""A sweep: failures and killed workers do not affect other runs, what is printed, and how the machine is shared."""
 
 import io
-import json
-import signal
-import subprocess
-import sys
-import time
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 from in_process import cells_of, experiment, small
 from rich.console import Console
 
 import server_app.run_folder
 from data import SettingError
-from fedskew.engines import Resources
+from fedskew.engines import Resources, gpus_for
 from fedskew.experiments.plan import Cell, runs
 from fedskew.sweep import run_all
+from fedskew.sweep.pool import Job, Running, RunPool
 from server_app.run_folder import RunFolder
 
 
@@ -30,12 +25,10 @@ def conducted(
     """Conduct the runs of cells and return summaries, failures and what was printed."""
     console = Console(file=io.StringIO(), width=200, soft_wrap=True)
     done, failed = run_all(runs(cells), cells, console, Resources("inprocess", at_once))
-    return done, failed, console.file.getvalue()  # type: ignore[attr-defined]
+    return done, failed, console.file.getvalue()
 
 
-def test_a_failed_run_costs_the_others_nothing_and_finished_ones_are_skipped(
-    tmp_path: Path,
-) -> None:
+def test_a_failed_run_costs_the_others_nothing_and_finished_ones_are_skipped(tmp_path):
     columns = {"slow": {}, "bad": {"learning-rate": 1e30}, "fast": {"learning-rate": 0.1}}
     cells = cells_of(tmp_path / "sweep", columns=columns)
     done, failed, output = conducted(cells)
@@ -59,9 +52,7 @@ def changes_of(cell: Cell) -> dict[str, Any]:
     return {"learning_rate": cell.run.training.learning_rate, "seed": cell.seed}
 
 
-def test_a_fresh_run_whose_folder_is_busy_fails_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fresh_run_whose_folder_is_busy_fails_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(server_app.run_folder, "LOCK_WAIT", 0.1)
     planned = [
         replace(config, general=replace(config.general, overwrite=True))
@@ -86,7 +77,7 @@ class Screen(io.StringIO):
         return super().write(text)
 
 
-def test_a_run_that_another_command_works_on_waits_for_its_turn(tmp_path: Path) -> None:
+def test_a_run_that_another_command_works_on_waits_for_its_turn(tmp_path):
     """So machines share a results folder: each takes the runs that nobody works on."""
     planned = [small(tmp_path, seed=seed) for seed in (0, 1)]
     with ExitStack() as lock:
@@ -104,6 +95,7 @@ def test_a_run_that_another_command_works_on_waits_for_its_turn(tmp_path: Path) 
 DEADLY = """
 import os, signal
 from pathlib import Path
+from types import SimpleNamespace
 from torch import nn
 from client_app.models import Classifier
 
@@ -126,8 +118,8 @@ def build(shape, classes):
 
 @pytest.mark.parametrize(("times", "methods"), [(1, ["fedbn", "fedshift"]), (2, ["fedbn"])])
 def test_a_run_whose_process_is_killed_goes_on_in_another_one_once(
-    tmp_path: Path, times: int, methods: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, times, methods, monkeypatch
+):
     marks = tmp_path / "marks"
     marks.mkdir()
     for number in range(times):
@@ -146,36 +138,7 @@ def test_a_run_whose_process_is_killed_goes_on_in_another_one_once(
         assert done[cell.run.run_id]["hash"] == alone.summary["hash"]
 
 
-@pytest.mark.slow
-def test_a_sweep_that_is_interrupted_leaves_no_process_and_the_same_command_ends_the_same(
-    tmp_path: Path,
-) -> None:
-    """Its runs have worker processes of their own, as where there are more cores than runs."""
-    words = [sys.executable, "-m", "fedskew", "run", "demo-missing", "--seed", "0"]
-    words += ["--set", "rounds=8", "--set", "local-epochs=2", "--results"]
-    nested = [str(tmp_path / "ended"), "--engine", "workers", "--workers", "2"]
-    running = subprocess.Popen(
-        [*words, *nested], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    while len(list((tmp_path / "ended").glob("*/checkpoint.safetensors"))) < 2:
-        assert running.poll() is None
-        time.sleep(0.01)
-    children = psutil.Process(running.pid).children(recursive=True)
-    assert len(children) >= 5, "a fork server and two workers, and theirs"
-    running.send_signal(signal.SIGINT)
-    errors = running.communicate(timeout=60)[1]
-    assert running.returncode == 130 and errors.count("\n") == 1
-    assert not psutil.wait_procs(children, timeout=60)[1]
-    finished = subprocess.run([*words, *nested], check=True, capture_output=True, text=True)
-    assert "resuming after round" in finished.stdout
-    whole = [str(tmp_path / "whole"), "--engine", "inprocess"]
-    subprocess.run([*words, *whole], check=True, capture_output=True)
-    for file in (tmp_path / "whole").glob("*/summary.json"):
-        again = json.loads((tmp_path / "ended" / file.parent.name / file.name).read_text())
-        assert again["hash"] == json.loads(file.read_text())["hash"]
-
-
-def test_data_that_are_missing_or_broken_cost_the_other_runs_nothing(tmp_path: Path) -> None:
+def test_data_that_are_missing_or_broken_cost_the_other_runs_nothing(tmp_path):
     broken = tmp_path / "own.npz"
     broken.write_bytes(b"no zip at all")
     shape = {"classes": "10", "input-shape": "1x8x8", "train-images": 0, "test-images": 0}
@@ -193,7 +156,7 @@ def test_data_that_are_missing_or_broken_cost_the_other_runs_nothing(tmp_path: P
     assert (again, failed_again) == (done, failed), "the same at every start"
 
 
-def test_wrong_settings_are_told_before_anything_starts(tmp_path: Path) -> None:
+def test_wrong_settings_are_told_before_anything_starts(tmp_path):
     columns = {"few": {}, "many": {"clients": 2000}}
     with pytest.raises(SettingError) as caught:
         conducted(cells_of(tmp_path / "sweep", columns=columns, methods=["fedavg"]))
@@ -201,9 +164,99 @@ def test_wrong_settings_are_told_before_anything_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "sweep").exists()
 
 
-def test_what_is_said_of_the_data_is_said_once_for_all_runs(tmp_path: Path) -> None:
+def test_what_is_said_of_the_data_is_said_once_for_all_runs(tmp_path):
     """Runs on two classes each say which is positive: 16 such lines would hide the 16 results."""
     settings = {"dataset": "digits-3-8", "test-images": 60}
     cells = cells_of(tmp_path, methods=["fedavg"], settings=settings, seeds=[0, 1])
     done, _, output = conducted(cells)
     assert len(done) == 2 and output.count("positive class: ") == 1
+
+
+# ---- how a machine is shared: cores, memory and GPUs -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cores", "number", "asked", "expected"),
+    [
+        (2, 4, {}, ("inprocess", 2, 1)),
+        (16, 4, {}, ("workers", 4, 4)),
+        (8, 40, {}, ("inprocess", 8, 1)),
+        (8, 40, {"engine": "workers", "workers": 4}, ("workers", 2, 4)),
+        (8, 40, {"engine": "ray"}, ("ray", 1, 0)),
+    ],
+)
+def test_cores_are_shared_without_idle_ones(tmp_path, monkeypatch, cores, number, asked, expected):
+    monkeypatch.setattr("client_app.state.cores", lambda: cores)
+    shared = Resources(**asked).shared([small(tmp_path)] * number)
+    assert (shared.engine, shared.jobs, shared.workers) == expected
+
+
+@pytest.mark.parametrize(
+    ("resources", "option"),
+    [
+        (Resources("ray", jobs=2), "--jobs"),
+        (Resources("workers", client_gpus=0.5), "--client-gpus"),
+        (Resources(ray_address="host:6379"), "--ray-address"),
+        (Resources("gpu"), "--engine"),
+    ],
+)
+def test_options_of_other_engines_are_refused(resources, option):
+    with pytest.raises(SettingError) as caught:
+        resources.check()
+    assert caught.value.key == option
+    Resources("ray", jobs=1, client_gpus=0.5, ray_address="host:6379").check()
+
+
+@pytest.fixture
+def pool(tmp_path):
+    """A pool of eight runs, none of which has begun."""
+    jobs = [Job(small(tmp_path, seed=seed), f"seed {seed}") for seed in range(8)]
+    pool = RunPool(jobs, Resources("inprocess", 8), Console(file=io.StringIO()), 0)
+    pool.gpus = []
+    return pool
+
+
+def begin(pool: RunPool, gpu: str = "", is_measured: bool = True) -> None:
+    """Let a pool believe that a job runs, on a GPU."""
+    unused: Any = None
+    pool.running.append(Running(pool.waiting[0], gpu, unused, unused, is_measured))
+
+
+def test_another_run_begins_where_what_is_free_holds_the_largest_so_far(pool, monkeypatch):
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=5 * 2**30))
+    pool.memory = 6 * 2**30
+    assert pool.has_memory(), "a run alone begins in any case"
+    begin(pool)
+    assert not pool.has_memory()
+    pool.memory = 4 * 2**30
+    assert pool.has_memory()
+    begin(pool, is_measured=False)
+    assert not pool.has_memory(), "what began last has not taken its memory yet"
+
+
+def test_a_gpu_takes_one_run_and_then_as_many_as_its_memory_holds(pool):
+    assert pool.free_gpu() == "", "on a machine without GPUs any number runs"
+    pool.gpus = ["0", "3"]
+    for share, expected in ((0.0, ["0", "3"]), (0.4, ["0", "0", "3", "3"])):
+        pool.gpu_share = share  # 0 before a round has shown what a run needs
+        while gpu := pool.free_gpu():
+            begin(pool, gpu)
+        assert sorted(one.gpu for one in pool.running) == expected
+
+
+@pytest.mark.parametrize(
+    ("listed", "count", "expected"),
+    [
+        (None, 2, ["0", "1"]),
+        ("GPU-b,0", 2, ["GPU-b", "0"]),
+        ("", 0, []),
+        ("0,-1,1", 1, ["0"]),
+    ],
+)
+def test_gpus_are_those_of_the_environment(tmp_path, monkeypatch, listed, count, expected):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if listed is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    assert gpus_for([small(tmp_path, device="auto")]) == expected
+    assert gpus_for([small(tmp_path)]) == [], "device = cpu"

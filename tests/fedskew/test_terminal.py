@@ -1,19 +1,13 @@
 """Text from elsewhere is printed as text."""
 
-from pathlib import Path
-
 import numpy as np
-import pytest
-from command_line import FedSkew
 from rich.table import Table
 from rich.text import Text
 
 from fedskew.formatting import console
 
 
-def test_control_characters_are_written_as_text(
-    capsys: pytest.CaptureFixture[str], fedskew: FedSkew
-) -> None:
+def test_control_characters_are_written_as_text(capsys, fedskew):
     """A class, a site or a file may be called by what clears a terminal, or worse."""
     table = Table("class")
     table.add_row(Text("ill\x1b[2J"))
@@ -26,7 +20,7 @@ def test_control_characters_are_written_as_text(
     assert "\x1b" not in printed + errors and "\x07" not in printed + errors
 
 
-def test_names_are_text_whatever_they_hold(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_names_are_text_whatever_they_hold(tmp_path, fedskew):
     """Rich would read a class [/b] as the end of bold, which is a traceback, and drop [red]."""
     draws, labels = np.random.default_rng(0), np.arange(40) % 3
     images = draws.integers(0, 256, (40, 8, 8), np.uint8)

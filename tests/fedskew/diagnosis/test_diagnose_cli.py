@@ -1,29 +1,25 @@
 """`fedskew diagnose` as a user meets it, and the line at the end of other commands."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import FedSkew
 from scipy.stats import kurtosis
 
-from data import DataSettings, Federation, federate
+from data import DataSettings, federate
 from fedskew.diagnosis.planned import moments_of
 
 
 @pytest.fixture
-def counts(tmp_path: Path) -> Path:
+def counts(tmp_path):
     """Return a file of three sites of one class each."""
     file = tmp_path / "counts.csv"
     file.write_text("site,healthy,[red]ill\nnorth,90,0\nsouth,0,80\nwest,20,0\n")
     return file
 
 
-def test_a_file_of_counts_in_words_and_as_json(
-    counts: Path, tmp_path: Path, fedskew: FedSkew
-) -> None:
+def test_a_file_of_counts_in_words_and_as_json(counts, tmp_path, fedskew):
     status, output, _ = fedskew("diagnose", counts)
     assert status == 0 and "(fails-fedlc-one-class)" in output
     assert output.splitlines()[-1] == (
@@ -42,7 +38,7 @@ def test_a_file_of_counts_in_words_and_as_json(
     assert content["moments"]["mean"] > 5
 
 
-def test_settings_are_diagnosed(fedskew: FedSkew) -> None:
+def test_settings_are_diagnosed(fedskew):
     words = ("--set", "alpha=0.05", "--set", "seed=3")
     (planned,) = json.loads(fedskew("diagnose", *words, "--json")[1])
     assert planned["of"].startswith("digits, partition lda, seed 3 (FedSkew's simulated partition")
@@ -55,24 +51,13 @@ def test_settings_are_diagnosed(fedskew: FedSkew) -> None:
     ("words", "sentence"),
     [
         (("README.md", "--set", "seed=1"), "--set"),
-        (("nowhere.csv",), "nowhere.csv: there is no such file"),
         (("--set", "partition=pooled"), "these settings: one a site with samples alone"),
         (("tests",), "tests: there is no such file"),
     ],
 )
-def test_bad_input_is_one_sentence(words: tuple[str, ...], sentence: str, fedskew: FedSkew) -> None:
+def test_bad_input_is_one_sentence(words, sentence, fedskew):
     status, output, complaint = fedskew("diagnose", *words)
-    assert (
-        (status, output) == (2, "") and sentence in complaint and len(complaint.splitlines()) == 1
-    )
-
-
-def test_data_show_ends_with_the_line(fedskew: FedSkew) -> None:
-    simulated = "simulated partition (lda, 10 clients), which says nothing of your own sites"
-    said = f"With FedSkew's {simulated}: Skew: label (certain), quantity (certain)."
-    assert fedskew("data", "show", "--set", "alpha=0.05")[1].splitlines()[-1] == said
-    of_one = fedskew("data", "show", "--set", "partition=pooled")[1].splitlines()[-1]
-    assert of_one.startswith("1437 training"), "one client has no skew"
+    assert (status, output, complaint.count("\n")) == (2, "", 1) and sentence in complaint
 
 
 def two_hospitals(file: Path, north_cholesterol: float = 200, patients: int = 20) -> Path:
@@ -84,10 +69,8 @@ def two_hospitals(file: Path, north_cholesterol: float = 200, patients: int = 20
             age, level = draws.normal(60, 10), draws.normal(cholesterol, 20)
             label = ("healthy", "ill")[patient % 2]
             for _ in range(2):
-                rows.append(
-                    f"{age + draws.normal():.2f},{level + draws.normal():.2f},{label},{site},"
-                    f"{site}-{patient}"
-                )
+                numbers = f"{age + draws.normal():.2f},{level + draws.normal():.2f}"
+                rows.append(f"{numbers},{label},{site},{site}-{patient}")
     file.write_text("\n".join(rows) + "\n")
     return file
 
@@ -102,9 +85,7 @@ def words_of(file: Path, classes: str = "healthy,ill", shape: int = 2) -> list[s
     ("north", "said"),
     [(200, "Skew: none that so few samples show."), (300, "Skew: scanner (certain).")],
 )
-def test_every_command_looks_at_the_features_of_a_table(
-    north: float, said: str, tmp_path: Path, fedskew: FedSkew
-) -> None:
+def test_every_command_looks_at_the_features_of_a_table(north, said, tmp_path, fedskew):
     """Cholesterol 2.5 standard deviations from all at one hospital is lost among the numbers of all columns pooled."""
     file = two_hospitals(tmp_path / "own.csv", north)
     words = words_of(file)
@@ -117,7 +98,7 @@ def test_every_command_looks_at_the_features_of_a_table(
         assert "look at singleset beside fedbn" in content["remark"]
 
 
-def test_patients_of_a_table_are_what_chance_counts(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_patients_of_a_table_are_what_chance_counts(tmp_path, fedskew):
     """Three hospitals of 20 patients with eight rows each, labels drawn alike: 62 to 45 % by rows is no skew."""
     file = tmp_path / "own.csv"
     rows = ["value,label,site,patient"]
@@ -133,20 +114,16 @@ def test_patients_of_a_table_are_what_chance_counts(tmp_path: Path, fedskew: Fed
     assert content["statistics"]["design-effect"] == pytest.approx(8)
 
 
-def federation_of(file: Path, rows: Sequence[str], classes: str, features: int) -> Federation:
-    """Write a table of numbers and return its federation."""
-    file.write_text("\n".join(rows) + "\n")
-    stated = {"classes": classes, "input_shape": str(features)}
-    return federate(DataSettings(f"csv:{file}", **stated), 0)
-
-
-def test_a_features_kurtosis_is_that_of_all_sites_around_their_own_means(tmp_path: Path) -> None:
+def test_a_features_kurtosis_is_that_of_all_sites_around_their_own_means(tmp_path):
     draws = np.random.default_rng(0)
     of_site = {"north": draws.standard_t(3, 90) + 5, "south": draws.standard_t(3, 40)}
     rows = ["value,label,site"]
     for site, numbers in of_site.items():
         rows += [f"{number:.6f},{'ab'[k % 2]},{site}" for k, number in enumerate(numbers)]
-    federation = federation_of(tmp_path / "own.csv", rows, "a,b", 1)
+    file = tmp_path / "own.csv"
+    file.write_text("\n".join(rows))
+    stated = {"classes": "a,b", "input_shape": "1"}
+    federation = federate(DataSettings(f"csv:{file}", **stated), 0)
     moments = moments_of(federation)
     assert moments is not None and moments.kurtosis_F is not None
     assert moments.features == ("number 1 of 1",)

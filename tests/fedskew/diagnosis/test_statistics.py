@@ -18,7 +18,7 @@ from fedskew.diagnosis.statistics import (
 from fedskew.diagnosis.table import Counts, Moments, Subjects
 
 
-def test_three_sites_by_hand() -> None:
+def test_three_sites_by_hand():
     counts_KC = np.array([[40, 10, 0], [30, 30, 20], [10, 20, 40]])
     pooled_C, sizes_K = [80, 60, 60], [50, 80, 70]
     plain = mutual_info_score(None, None, contingency=counts_KC)
@@ -38,7 +38,7 @@ def test_three_sites_by_hand() -> None:
     assert other.resolution == pytest.approx(3.1 * math.sqrt(2 * 2 * 4) / (1200 * math.log(5)))
 
 
-def test_where_five_samples_are_expected_their_absence_is_counted() -> None:
+def test_where_five_samples_are_expected_their_absence_is_counted():
     """n_k n_c / N is 5 for the first class at the first site, and 4.9 where that site has a sample less."""
     at_five = statistics(np.array([[0, 50], [10, 40]]))
     assert at_five.missing_share == 1 / 4
@@ -53,7 +53,7 @@ def table_of_subjects(site_S: Counts, counts_SC: Counts) -> Counts:
     return counts_KC
 
 
-def test_p_of_samples_is_pearsons() -> None:
+def test_p_of_samples_is_pearsons():
     counts_KC = np.array([[40, 10, 5], [30, 30, 20], [10, 20, 40]])
     numbers = statistics(counts_KC)
     assert numbers.information_p == pytest.approx(chi2_contingency(counts_KC).pvalue, rel=1e-9)
@@ -63,7 +63,7 @@ def test_p_of_samples_is_pearsons() -> None:
         assert vars(numbers)[name] == pytest.approx(value, rel=1e-9), name
 
 
-def test_p_of_patients_is_that_of_permuted_patients() -> None:
+def test_p_of_patients_is_that_of_permuted_patients():
     """Three sites of thirty patients, each with one to seven rows of two classes that a patient's own share decides."""
     draws = np.random.default_rng(0)
     site_S, rows_S = np.repeat([0, 1, 2], 30), draws.integers(1, 8, 90)
@@ -83,7 +83,7 @@ def test_p_of_patients_is_that_of_permuted_patients() -> None:
     assert statistics(counts_KC).information_p < 0.001, "by rows alone"
 
 
-def test_a_class_at_one_site_is_as_rare_as_its_patients() -> None:
+def test_a_class_at_one_site_is_as_rare_as_its_patients():
     """Nine samples at one of two sites are no chance, unless they are one patient's."""
     counts_KC = np.array([[50, 9], [50, 0]])
     patients = Subjects(
@@ -93,7 +93,7 @@ def test_a_class_at_one_site_is_as_rare_as_its_patients() -> None:
     assert statistics(counts_KC, patients).single_site_classes == ()
 
 
-def test_sites_of_one_patient_each_tell_no_shift_from_chance() -> None:
+def test_sites_of_one_patient_each_tell_no_shift_from_chance():
     moments = Moments(("age",), np.array([[0.0], [1.0], [2.0]]), np.ones((3, 1)))
     shift = shift_of(moments, np.array([1, 1, 1]))
     assert (shift.mean_p, shift.deviation, shift.deviation_p) == (1.0, 1.0, 1.0)
@@ -107,9 +107,7 @@ def test_sites_of_one_patient_each_tell_no_shift_from_chance() -> None:
         ([3, 3, 400, 400], [0.0, 0.0, 0.0, 0.0], [3.0, 1.0, 1.5, 1.5]),
     ],
 )
-def test_a_feature_that_chance_explains_hides_no_other(
-    sizes: list[int], means: list[float], deviations: list[float]
-) -> None:
+def test_a_feature_that_chance_explains_hides_no_other(sizes, means, deviations):
     """A mean of six samples, or a standard deviation of three, is far from the others by chance."""
     real = [0.0, 0.0, 0.0, 0.8]
     moments = Moments(
@@ -133,11 +131,11 @@ def test_a_feature_that_chance_explains_hides_no_other(
         ([88, 17], 1.0),  # 88.5 / 17.5 is 5.06
     ],
 )
-def test_a_tail_of_its_own_is_a_ratio_of_five(counts: list[int], share: float) -> None:
+def test_a_tail_of_its_own_is_a_ratio_of_five(counts, share):
     assert local_tail_share(np.array([counts]), np.full((1, 2), 20.0), 1.0) == share
 
 
-def test_design_effects_by_hand() -> None:
+def test_design_effects_by_hand():
     """Eight rows of one class each count as one; three subjects of 1, 2 and 3 rows as 36 / 14 of a size."""
     alike = Subjects(np.zeros(3, np.int64), np.array([[8, 0, 0], [0, 8, 0], [0, 0, 8]]))
     assert design_effects(alike) == (pytest.approx(8), 8)
@@ -149,7 +147,7 @@ def test_design_effects_by_hand() -> None:
     assert independent == pytest.approx([9 / 5, 1])
 
 
-def test_a_shift_of_sites_of_several_sizes_by_hand() -> None:
+def test_a_shift_of_sites_of_several_sizes_by_hand():
     """Three sites: variances pool by n - 1, means by n, and F has 2 and N - 3 degrees of freedom."""
     sizes_K = np.array([11, 21, 41])
     moments = Moments(("",), np.array([[0.0], [1.0], [1.0]]), np.array([[1.0], [2.0], [1.0]]))

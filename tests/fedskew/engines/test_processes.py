@@ -3,17 +3,11 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from fedskew.engines.processes import (
-    alive,
-    end,
-    mark,
-    marked,
-)
+from fedskew.engines.processes import alive, end, mark, marked
 
 FORKING = """
 import os, signal, time
@@ -26,7 +20,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path):
     """Start Python code with the run folder's mark, and wait until it (or its child) prints a line."""
     started: list[subprocess.Popen[str]] = []
 
@@ -47,7 +41,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def test_end_leaves_none_however_it_clings(start: Start, tmp_path: Path) -> None:
+def test_end_leaves_none_however_it_clings(start, tmp_path):
     """SIGTERM has it fork, the second one nothing."""
     start(FORKING)
     assert marked(tmp_path)

@@ -1,4 +1,4 @@
-"""Runs on Ray: the results of one process, failures with their reason, nothing left after a kill, and `flwr run .`."""
+"""Runs on Ray: the results of one process, failures with their reason, and nothing left after a kill."""
 
 import io
 import re
@@ -10,11 +10,10 @@ from typing import Any
 
 import psutil
 import pytest
-from flower_command import flwr_run
 from in_process import contents_of, small
 from rich.console import Console
 
-from fedskew.engines import APP, Resources, execute
+from fedskew.engines import Resources, execute
 from fedskew.sweep.pool import Job, conduct
 from server_app.run_folder import RunFolder
 
@@ -53,22 +52,18 @@ def alone(results: Path, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, dict[str, str]]:
+def swept(tmp_path_factory):
     return on_ray(tmp_path_factory.mktemp("ray"), RUNS)
 
 
 @pytest.mark.parametrize("name", ["creff+fedbn", "fedbn", "scaffold"])
-def test_a_run_on_ray_leaves_the_files_of_one_process(
-    swept: tuple[Ends, dict[str, str]], tmp_path: Path, name: str
-) -> None:
+def test_a_run_on_ray_leaves_the_files_of_one_process(swept, tmp_path, name):
     files, _ = swept
     expected = alone(tmp_path, RUNS[name])
     assert files[name] == expected
 
 
-def test_a_run_that_fails_on_ray_says_why_and_the_next_one_does_not_notice(
-    swept: tuple[Ends, dict[str, str]],
-) -> None:
+def test_a_run_that_fails_on_ray_says_why_and_the_next_one_does_not_notice(swept):
     files, reasons = swept
     assert reasons.keys() == {"diverges"} and "scaffold" in files
     assert reasons["diverges"].startswith("diverged in round 1: ")
@@ -103,9 +98,7 @@ def own_model(folder: Path, name: str, mode: str) -> str:
     return f"{name}:build"
 
 
-def test_a_client_that_a_gpu_has_no_memory_for_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_a_gpu_has_no_memory_for_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = own_model(tmp_path, "large_model", "memory")
     _, reasons = on_ray(tmp_path / "results", {"large": {"model": model}})
@@ -116,9 +109,7 @@ def test_a_client_that_a_gpu_has_no_memory_for_is_one_sentence(
     )
 
 
-def test_a_worker_that_is_killed_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_is_killed_is_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     changes = {"model": own_model(tmp_path, "deadly_model", "kill")}
     (tmp_path / "mark").touch()
@@ -127,9 +118,7 @@ def test_a_worker_that_is_killed_is_replaced(
     assert files["killed"] == alone(tmp_path / "alone", changes)
 
 
-def test_a_killed_command_is_heard_on_this_machine_alone_and_leaves_no_process(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_command_is_heard_on_this_machine_alone_and_leaves_no_process(tmp_path):
     """After kill -9 the same command goes on."""
     changes: dict[str, Any] = {"method": "fedbn", "rounds": 15, "local_epochs": 10}
     run = small(tmp_path / "results", **changes)
@@ -151,12 +140,3 @@ def test_a_killed_command_is_heard_on_this_machine_alone_and_leaves_no_process(
     assert not (run.folder / "summary.json").exists()
     files, _ = on_ray(tmp_path / "results", {"fedbn": changes})
     assert files["fedbn"] == alone(tmp_path / "alone", changes)
-
-
-def test_plain_flwr_run_with_its_defaults_leaves_a_run_folder(tmp_path: Path) -> None:
-    """`flwr run . --stream` as a newcomer types it, but for a home and a port of its own."""
-    output = flwr_run(tmp_path, APP, "--run-config", "rounds=1")
-    match = re.search(r"finished: (\S+)", output)
-    assert match, output
-    assert (Path(match[1]) / "summary.json").exists()
-    assert Path(match[1]).parent == tmp_path / "fedskew-results"

@@ -6,7 +6,7 @@
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,22 @@ def write(run: RunSettings, kept: Mapping[str, Any]) -> None:
         folder.add_round(RoundRecord.of(record))
     summary = {"models": summarize(folder.rounds()), "failures": 0, "hash": {"all": "ab" * 32}}
     folder.summary_file.write_text(line_of(summary))
+
+
+def folder_of(results: Path, row: str, column: str = "LDA 0.5", seed: int = 1) -> Path:
+    """Return the folder of a frozen run."""
+    cells = plan(experiment("frozen", ENTRY), {"results": str(results)})
+    (place,) = (cell for cell in cells if (cell.row, cell.column, cell.seed) == (row, column, seed))
+    return place.run.folder
+
+
+def change(file: Path, changed: Callable[[dict[str, Any]], object]) -> None:
+    """Change every line of a run's file, each with its checksum."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        del line["checksum"]
+        changed(line)
+    file.write_text("".join(map(line_of, lines)))
 
 
 def frozen_results(results: Path, **changes: Any) -> ExperimentResults:

@@ -138,18 +138,18 @@ FORMS: dict[str, tuple[ExperimentResults, Mapping[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_form_has_its_verdict(form: str) -> None:
+def test_a_form_has_its_verdict(form):
     results, claim, status = FORMS[form]
     assert judged(results, claim).status == status
 
 
-def test_more_seeds_that_would_decide_are_counted() -> None:
+def test_more_seeds_that_would_decide_are_counted():
     verdict = judged(made(last(fedshift=[[75.0, 80.0, 78.0]], fedavg=[[74.0, 75.0, 74.0]])), PAIR)
     # differences 1, 5, 4: t(3) 2.0817 / sqrt(4) = 3.31 < 3.33, and t(2) 2.0817 / sqrt(3) = 5.17
     assert verdict.more_seeds == 4
 
 
-def test_the_numbers_are_those_of_the_column_that_decides() -> None:
+def test_the_numbers_are_those_of_the_column_that_decides():
     close = [70.0, 71.0, 70.4]
     verdict = judged(made(last(fedshift=[HIGH, close], fedavg=[LOW, LOW])), PAIR)
     assert (verdict.deciding, verdict.above, verdict.parts) == ("E = 5", 2, 2)
@@ -163,7 +163,7 @@ def test_the_numbers_are_those_of_the_column_that_decides() -> None:
     ]
 
 
-def test_a_verdict_is_valid_json() -> None:
+def test_a_verdict_is_valid_json():
     """A claim that is not measured has no estimate, and an infinite slack no number."""
     claim = claim_of({"says": "", "over": ["fedavg"], "trend": "rises", "slack": float("inf")})
     entry = claim_json(Verdict(claim))

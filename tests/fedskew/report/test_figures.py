@@ -1,7 +1,6 @@
 """Figures: every kind is drawn from the frozen records, and their numbers are the records' or the metrics'."""
 
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,14 +8,13 @@ from frozen import ONE_COLUMN, frozen_results, with_predictions
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from data import SettingError
-from fedskew.report.document import Document, document
+from fedskew.report.document import document
 from fedskew.report.figures import (
     figures,
     precision,
     sensitivity,
 )
 from fedskew.report.render import write_figures
-from fedskew.report.results import ExperimentResults
 
 LABELS = {
     "claims": ["1. creff above fedavg", "difference, points"],
@@ -32,17 +30,17 @@ LABELS = {
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> ExperimentResults:
+def results(tmp_path_factory):
     """The frozen experiment's second column. Each run keeps predictions of ten classes drawn from its seed."""
     return with_predictions(frozen_results(tmp_path_factory.mktemp("frozen"), **ONE_COLUMN))
 
 
 @pytest.fixture(scope="module")
-def report(results: ExperimentResults) -> Document:
+def report(results):
     return document(results)
 
 
-def test_every_figure_is_drawn_with_its_labels(report: Document, tmp_path: Path) -> None:
+def test_every_figure_is_drawn_with_its_labels(report, tmp_path):
     drawn = figures(report)
     assert drawn.keys() >= LABELS.keys()
     for name, labels in LABELS.items():
@@ -55,7 +53,7 @@ def test_every_figure_is_drawn_with_its_labels(report: Document, tmp_path: Path)
     assert files[0].read_bytes() == files[1].read_bytes(), "no date"
 
 
-def test_a_folder_that_cannot_be_written_is_refused(report: Document, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(report, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(SettingError) as raised:
@@ -64,7 +62,7 @@ def test_a_folder_that_cannot_be_written_is_refused(report: Document, tmp_path: 
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_areas_below_the_curves_are_the_metrics(seed: int) -> None:
+def test_areas_below_the_curves_are_the_metrics(seed):
     """Of scores with many ties."""
     draws = np.random.default_rng(seed)
     positive_N = draws.random(200) < 0.3

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import FedSkew
 
 from data import DataError
 from fedskew.engines.local import LocalGrid
@@ -33,27 +32,27 @@ ENTRY: dict[str, Any] = {
 }
 
 
+def planned(small: Experiment, results: Path) -> list[RunSettings]:
+    return runs(plan(small, {"results": str(results), "device": "cpu"}))
+
+
 @pytest.fixture(scope="module")
-def small() -> Experiment:
+def small():
     return read_experiment("small", ENTRY)
 
 
 @pytest.fixture(scope="module")
-def trained(small: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(small, tmp_path_factory):
     """A results folder with the entry's finished runs."""
     results = tmp_path_factory.mktemp("results")
-    for settings in runs(plan(small, {"results": str(results), "device": "cpu"})):
+    for settings in planned(small, results):
         with LocalGrid() as grid:
             run(grid, settings, lambda line: None)
     return results
 
 
-def planned(small: Experiment, results: Path) -> list[RunSettings]:
-    return runs(plan(small, {"results": str(results), "device": "cpu"}))
-
-
 @pytest.fixture
-def folder(small: Experiment, trained: Path, tmp_path: Path) -> Path:
+def folder(small, trained, tmp_path):
     """A folder of records of these runs."""
     for settings in planned(small, trained):
         keep(Run.read(settings), tmp_path / "kept")
@@ -61,7 +60,7 @@ def folder(small: Experiment, trained: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def record(small: Experiment, trained: Path, folder: Path) -> tuple[Path, RunSettings]:
+def record(small, trained, folder):
     """The first record, and the settings of its run."""
     settings = planned(small, trained)[0]
     return file_of(folder, settings.run_id), settings
@@ -72,17 +71,14 @@ def results_of(small: Experiment, results: Path, records: Path | None) -> Experi
     return gather(small, overrides, kept=partial(kept_run, records))
 
 
-def test_a_report_from_kept_records_is_the_report_from_the_runs(
-    small: Experiment, trained: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_a_report_from_kept_records_is_the_report_from_the_runs(small, trained, folder, tmp_path):
     there = results_of(small, trained, None)
     elsewhere = results_of(small, tmp_path / "empty", folder)
     assert len(there.finished) == len(elsewhere.finished) == 2
     assert all(run.file for run in elsewhere.runs.values())
     assert not results_of(small, tmp_path / "empty", None).finished
-    ours, theirs = (
-        [one.found for one in differences(known.column(""))] for known in (there, elsewhere)
-    )
+    found = [differences(known.column("")) for known in (there, elsewhere)]
+    ours, theirs = ([one.found for one in of_column] for of_column in found)
     assert ours == theirs
 
 
@@ -93,9 +89,7 @@ def content_of(file: Path) -> dict[str, Any]:
     return content
 
 
-def test_a_file_of_another_run_and_a_damaged_one_are_refused(
-    record: tuple[Path, RunSettings],
-) -> None:
+def test_a_file_of_another_run_and_a_damaged_one_are_refused(record):
     file, settings = record
     content = content_of(file)
     file.write_bytes(packed(content))
@@ -114,7 +108,7 @@ def test_a_file_of_another_run_and_a_damaged_one_are_refused(
         assert str(refused.value).startswith(f"{file}: ")
 
 
-def test_the_repository_s_records_have_settings_that_there_are() -> None:
+def test_the_repository_s_records_have_settings_that_there_are():
     """A setting that is retired is taken out of them, or `fedskew report papers` refuses every one."""
     files = sorted(FOLDER.glob("*.json.gz"))[::50]
     assert files
@@ -123,25 +117,20 @@ def test_the_repository_s_records_have_settings_that_there_are() -> None:
         assert recorded.keys() <= defaults().keys(), file
 
 
-def test_a_suite_is_judged_by_kept_records(folder: Path, tmp_path: Path, fedskew: FedSkew) -> None:
+def test_a_suite_is_judged_by_kept_records(folder, tmp_path, fedskew):
     """One seed decides nothing; an equation holds by its test. Each paper is corrected for itself."""
-    above = {
-        "says": "FedProx is above FedAvg",
-        "number": "+1",
-        "better": "fedprox",
-        "than": "fedavg",
-    }
+    above = {"says": "FedProx is above FedAvg", "number": "+1"}
+    above |= {"better": "fedprox", "than": "fedavg"}
     equation = {"says": "it is so", "held_by": "tests/data/test_x.py::test_y"}
     entry = {**ENTRY, "paper": "Nobody, Table 1", "claims": [above, equation]}
     file = tmp_path / "experiments.yaml"
-    file.write_text(json.dumps({"small": entry, "mine": {"title": "Mine", "size": "laptop"}}))
+    file.write_text(json.dumps({"small": entry, "mine": {"title": "Mine", "papers": True}}))
     words = ["report", "mine", "--experiments", file, "--results", tmp_path / "none"]
     words += ["--set", "device=cpu", "--records", folder]
     status, page, _ = fedskew(*words, "--markdown")
     assert status == 0 and "* Nobody 2: 1 holds, 1 not distinguishable\n" in page
-    assert (
-        "2 of 2 runs are finished: 2 of 2 statements are measured, and 1 of these decided" in page
-    )
+    said = "2 of 2 runs are finished: 2 of 2 statements are measured, and 1 of these decided"
+    assert said in page
     row = next(line for line in page.splitlines() if line.startswith("| FedProx is above"))
     assert row.startswith("| FedProx is above FedAvg (Table 1) | +1 | ")
     assert row.endswith(" | not distinguishable: one seed says nothing of others |")

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from frozen import frozen_results, with_predictions
@@ -44,7 +43,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Page:
+def two(tmp_path_factory):
     """The page of two experiments, without figures, which take seconds."""
     folders = (tmp_path_factory.mktemp(name) for name in ("first", "second"))
     first, second = (document(frozen_results(folder)) for folder in folders)
@@ -54,7 +53,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Page:
         return Page(html([first, second]))
 
 
-def test_the_page_needs_nothing_from_outside(two: Page) -> None:
+def test_the_page_needs_nothing_from_outside(two):
     assert not two.all("script", "img", "iframe", "object")
     values = [named for _, attributes in two.elements for named in attributes.items()]
     links = [value for name, value in values if name.endswith(("href", "src"))]
@@ -65,7 +64,7 @@ def test_the_page_needs_nothing_from_outside(two: Page) -> None:
     assert not re.search(r"@import|url\((?!#)", two.text)
 
 
-def test_what_people_wrote_is_escaped(tmp_path: Path, no_drawings: None) -> None:
+def test_what_people_wrote_is_escaped(tmp_path, no_drawings):
     claims = [{"says": "<b>a & b</b>", "better": "creff", "than": "fedavg"}]
     results = frozen_results(tmp_path, title='<script>alert("x")</script>', claims=claims)
     assert not Page(html([document(results)])).all("script", "b")
@@ -98,7 +97,7 @@ FRAME = """<!DOCTYPE html><html><title>nothing</title>
 
 
 @pytest.fixture(scope="module")
-def drawn_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+def drawn_page(tmp_path_factory):
     """The page of the frozen experiment with all its figures."""
     results = with_predictions(frozen_results(tmp_path_factory.mktemp("frozen")))
     return html([document(results)])
@@ -107,7 +106,7 @@ def drawn_page(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; Debian's package is chromium")
 @pytest.mark.parametrize("width", [1280, 400])
-def test_a_browser_draws_it(width: int, drawn_page: str, tmp_path: Path) -> None:
+def test_a_browser_draws_it(width, drawn_page, tmp_path):
     (tmp_path / "report.html").write_text(drawn_page.replace("<head>", f"<head>{PROBE}"))
     frame = tmp_path / "frame.html"
     frame.write_text(FRAME.format(width=width))

@@ -1,18 +1,14 @@
 """What is wrong with an experiment's runs is told, and nothing unfinished is averaged."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from frozen import frozen, frozen_results
+from frozen import change, folder_of, frozen, frozen_results
 
 from fedskew.experiments import Experiment
-from fedskew.experiments.plan import plan
 from fedskew.report.document import document
 from fedskew.report.results import gather
-from server_app.run_folder import line_of
 
 
 def warnings_of(experiment: Experiment, results: Path) -> list[str]:
@@ -27,23 +23,7 @@ def seeds_of(experiment: Experiment, results: Path, row: str = "fedshift") -> li
     return [run.seed for run in found.of(row, "LDA 0.5").runs]
 
 
-def folder(experiment: Experiment, results: Path, row: str = "fedshift") -> Path:
-    """Return the folder of a row's run with seed 1 in LDA 0.5."""
-    cells = plan(experiment, {"results": str(results)})
-    place = (row, "LDA 0.5", 1)
-    return next(cell.run.folder for cell in cells if (cell.row, cell.column, cell.seed) == place)
-
-
-def change(file: Path, changed: Callable[[dict[str, Any]], object]) -> None:
-    """Change every line of a file, each with its checksum."""
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    for line in lines:
-        del line["checksum"]
-        changed(line)
-    file.write_text("".join(map(line_of, lines)))
-
-
-def test_runs_that_belong_together_raise_no_other_warning_than_the_missing(tmp_path: Path) -> None:
+def test_runs_that_belong_together_raise_no_other_warning_than_the_missing(tmp_path):
     records = frozen_results(tmp_path)
     assert len(records.finished) == 10 and len(records.runs) == 12
     (warning,) = records.warnings
@@ -77,43 +57,41 @@ def lost_a_client(run: Path) -> None:
         (unfinished, "unfinished and left out, round 1 of 2", [0]),
         (cut_short, "rounds.jsonl is damaged, 1 of 2 rounds", [0]),
         (lost_a_record, "the records of rounds 1 are lost", [0, 1]),
-        (lost_a_client, "2 times a client failed in a round and was left out of it: client 3 (2)", [0, 1]),
+        (lost_a_client, "2 times a client failed in a round and was left out", [0, 1]),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_run_is_told_and_counts_where_its_last_round_is_there(
-    damage: Callable[[Path], None], words: str, seeds: list[int], tmp_path: Path
-) -> None:
+    damage, words, seeds, tmp_path
+):
     experiment = frozen(tmp_path)
-    run = folder(experiment, tmp_path)
+    run = folder_of(tmp_path, "fedshift")
     damage(run)
     assert any(f"{run.name}: {words}" in warning for warning in warnings_of(experiment, tmp_path))
     assert seeds_of(experiment, tmp_path) == seeds
 
 
 @pytest.mark.parametrize(
-    ("key", "values", "words"),
+    ("key", "value", "words"),
     [
         ("versions", {"torch": "another"}, "different torch"),
         ("partition-hash", "other", "LDA 0.5, seed 1"),
         ("settings", {"momentum": 0.1, "nodes": 7}, "momentum"),
     ],
 )
-def test_a_run_that_does_not_belong_with_the_others_is_told(
-    key: str, values: Any, words: str, tmp_path: Path
-) -> None:
+def test_a_run_that_does_not_belong_with_the_others_is_told(key, value, words, tmp_path):
     """Other versions, another partition, another setting; the number of nodes changes no number."""
     experiment = frozen(tmp_path)
-    run = folder(experiment, tmp_path)
+    run = folder_of(tmp_path, "fedshift")
 
     def changed(origin: dict[str, Any]) -> None:
-        origin[key] = {**origin[key], **values} if isinstance(values, dict) else values
+        origin[key] = {**origin[key], **value} if isinstance(value, dict) else value
 
     change(run / "settings.json", changed)
     (warning,) = warnings_of(experiment, tmp_path)
     assert words in warning and run.name in warning and "nodes" not in warning
 
 
-def test_a_run_that_was_resumed_with_other_versions_is_told(tmp_path: Path) -> None:
+def test_a_run_that_was_resumed_with_other_versions_is_told(tmp_path):
     experiment = frozen(tmp_path)
 
     def resumed(origin: dict[str, Any]) -> None:
@@ -126,10 +104,10 @@ def test_a_run_that_was_resumed_with_other_versions_is_told(tmp_path: Path) -> N
     assert all("begun and finished with different torch," in warning for warning in found)
 
 
-def test_a_model_that_a_finished_run_lacks_is_told(tmp_path: Path) -> None:
+def test_a_model_that_a_finished_run_lacks_is_told(tmp_path):
     experiment = frozen(tmp_path)
-    run = folder(experiment, tmp_path, "creff")
-    change(run / "rounds.jsonl", lambda record: record["models"].pop("creff"))
+    rounds = folder_of(tmp_path, "creff") / "rounds.jsonl"
+    change(rounds, lambda record: record["models"].pop("creff"))
     (warning,) = warnings_of(experiment, tmp_path)
     assert "has no model creff" in warning
     assert seeds_of(experiment, tmp_path, "creff") == [0, 2]

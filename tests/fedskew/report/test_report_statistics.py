@@ -2,24 +2,21 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from frozen import ENTRY, frozen_results
+from frozen import frozen_results
 from scipy.stats import t as t_distribution
 from scipy.stats import ttest_1samp
 
 from data import SettingError
-from fedskew.report.claims import judge
-from fedskew.report.differences import class_weights, differences, strata
+from fedskew.report.differences import class_weights, strata
 from fedskew.report.format import words_and_unit
 from fedskew.report.inference import (
     Estimate,
     Interval,
     Strata,
-    holm,
     p_of_several,
     resample,
     seeds_to_decide,
@@ -46,33 +43,21 @@ def at(measured: SeedResult, numbers: ModelNumbers, *sites: str, **metrics: floa
 
 def of_clients(*values: float) -> ModelNumbers:
     """Return numbers with each client's accuracy."""
-    recall, confusion = [1.0, 1.0], [[7, 0], [0, 7]]  # 14 subjects
-    return ModelNumbers(
-        {}, recall, {"client-accuracy": Spread(0.6, 0.4, 0.4, [*values])}, confusion=confusion
-    )
+    spreads = {"client-accuracy": Spread(0.6, 0.4, 0.4, [*values])}
+    return ModelNumbers({}, [1.0, 1.0], spreads, confusion=[[7, 0], [0, 7]])  # 14 subjects
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> SeedResult:
+def measured(tmp_path_factory):
     return frozen_results(tmp_path_factory.mktemp("frozen")).of("creff", "LDA 0.5").runs[0]
 
 
-def test_numbers_of_a_record_by_their_names(measured: SeedResult) -> None:
+def test_numbers_of_a_record_by_their_names(measured):
     spreads = {"client-accuracy": Spread(0.4, values=[0.3, math.nan])}
-    site = at(
-        measured,
-        ModelNumbers({"loss": math.inf}, [0.5], spreads),
-        "0 mnist",
-        "1 usps",
-        **{"matching-loss": 0.7},
-    )
-    numbers = {
-        "client-accuracy.mean": 0.4,
-        "client-accuracy.mnist": 0.3,
-        "matching-loss": 0.7,
-        "bytes-up": 0,
-    }
-    assert {name: site.value(site.points[0], name) for name in numbers} == numbers
+    numbers = ModelNumbers({"loss": math.inf}, [0.5], spreads)
+    site = at(measured, numbers, "0 mnist", "1 usps", **{"matching-loss": 0.7})
+    known = {"client-accuracy.mean": 0.4, "client-accuracy.mnist": 0.3, "matching-loss": 0.7}
+    assert {name: site.value(site.points[0], name) for name in known} == known
     for absent in ("client-accuracy.usps", "client-accuracy", "loss", "recall", "nothing"):
         assert site.value(site.points[0], absent) is None
     with pytest.raises(SettingError) as raised:
@@ -89,8 +74,8 @@ def test_numbers_of_a_record_by_their_names(measured: SeedResult) -> None:
     ],
 )
 def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
-    metric: str, words: str, shown: float, measured: SeedResult
-) -> None:
+    metric, words, shown, measured
+):
     numbers = ModelNumbers({"loss": 0.5}, spreads={"client-accuracy": Spread(worst=0.5)})
     assert words_and_unit(metric) == words
     assert replace(at(measured, numbers, **{metric: 0.5}), metric=metric).number == shown
@@ -99,7 +84,7 @@ def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
 @pytest.mark.parametrize(
     "metric", ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"]
 )
-def test_strata_give_the_recorded_number(metric: str, measured: SeedResult) -> None:
+def test_strata_give_the_recorded_number(metric, measured):
     made_of = strata(replace(measured, metric=metric))
     assert made_of is not None and made_of.weights_G is not None
     assert made_of.weights_G.sum() == pytest.approx(1)
@@ -108,9 +93,7 @@ def test_strata_give_the_recorded_number(metric: str, measured: SeedResult) -> N
     assert 100 * made_of.weights_G @ made_of.rates_G == recorded
 
 
-def test_local_accuracy_of_own_models_is_no_sum_of_the_recorded_recalls(
-    measured: SeedResult,
-) -> None:
+def test_local_accuracy_of_own_models_is_no_sum_of_the_recorded_recalls(measured):
     """Clients 0 and 1 hold one class each and are right there alone: 1 in local accuracy, recalls of a half."""
     numbers = measured.points[-1].numbers
     shared = {"local-accuracy": Spread(1.0, 1.0, 1.0, [1.0, 1.0])}
@@ -124,7 +107,7 @@ def test_local_accuracy_of_own_models_is_no_sum_of_the_recorded_recalls(
         assert (strata(replace(run, metric=metric)) is not None) == known
 
 
-def test_a_comparison_has_the_wider_interval_and_its_mirror() -> None:
+def test_a_comparison_has_the_wider_interval_and_its_mirror():
     """Three seeds that agree, of a small test set: Student's interval is narrow, the test examples' is not."""
     certain = np.array([1.0])
     close = {0: 5.0, 1: 5.1, 2: 4.9}
@@ -136,9 +119,8 @@ def test_a_comparison_has_the_wider_interval_and_its_mirror() -> None:
     assert compared.interval is not None and compared.interval.p is not None
     assert compared.interval.low < 0 < 5 < compared.interval.high and compared.interval.p < 0.001
     assert compared.side == "unclear"
-    turned = with_interval(
-        {k: -v for k, v in close.items()}, [pair[::-1] for pair in small], ("b", "a")
-    )
+    opposite = {seed: -value for seed, value in close.items()}
+    turned = with_interval(opposite, [pair[::-1] for pair in small], ("b", "a"))
     assert turned.interval is not None
     ends = (turned.interval.low, turned.interval.high)
     assert ends == (-compared.interval.high, -compared.interval.low)
@@ -148,7 +130,7 @@ def test_a_comparison_has_the_wider_interval_and_its_mirror() -> None:
     assert replace(one, margin=50.0).side == "unclear", "one seed, on whichever side it lies"
 
 
-def test_an_interval_that_ends_at_the_margin_is_unclear() -> None:
+def test_an_interval_that_ends_at_the_margin_is_unclear():
     interval = Interval(low=1.0, high=3.0, p=0.01, resampled="seeds")
     two = {0: 2.0, 1: 2.0}
     for margin, side in ((0.9, "above"), (1.0, "unclear"), (3.0, "unclear"), (3.1, "below")):
@@ -157,7 +139,7 @@ def test_an_interval_that_ends_at_the_margin_is_unclear() -> None:
     assert Estimate(two).side == "unclear"
 
 
-def test_a_metric_weighs_the_classes_that_were_tested(measured: SeedResult) -> None:
+def test_a_metric_weighs_the_classes_that_were_tested(measured):
     """Client 0 has three quarters of class 0, client 1 a class without test samples alone, client 2 class 2 alone.
 
     Of classes with 120, 110 and 10 samples two are many-shot, and the test set lacks the second.
@@ -180,53 +162,21 @@ def test_a_metric_weighs_the_classes_that_were_tested(measured: SeedResult) -> N
     assert class_weights(replace(run, metric="loss"), np.array([4, 0, 4])) is None
 
 
-def test_holm_by_hand() -> None:
-    assert holm([0.01, None, 0.04, 0.03]) == [
-        pytest.approx(0.03),
-        None,
-        pytest.approx(0.06),
-        pytest.approx(0.06),
-    ]
-    assert holm([0.7, 0.9]) == [1.0, 1.0]
-
-
-def test_a_claim_and_the_difference_it_is_about_have_one_interval_and_one_verdict(
-    tmp_path: Path,
-) -> None:
-    """The trial's page said "holds +3.8 [-1.0, +10.1]" and below "[-9.6, +17.2], can be told: no"."""
-    for column in ENTRY["columns"]:
-        claims = [
-            {"says": row, "better": row, "than": "fedavg", "columns": [column]}
-            for row in ("creff", "fedshift")
-        ]
-        known = frozen_results(tmp_path, claims=claims)
-        creff, fedshift = judge(known)
-        for verdict, shown in zip(
-            (creff, fedshift), differences(known.column(column)), strict=True
-        ):
-            assert verdict.claim.better == shown.row.row and verdict.found.interval is not None
-            assert (verdict.found.interval.low, verdict.found.interval.high) == shown.found.ends
-            assert verdict.p_holm == shown.p_holm
-            assert (verdict.status == "holds") == (shown.distinguishable and shown.found.mean > 0)
-
-
-def test_students_interval_and_p_are_scipys() -> None:
+def test_students_interval_and_p_are_scipys():
     margins = [0.2, -13.7, 16.7, 4.0]
     expected = ttest_1samp(margins, 0)
-    low, high, p = student(margins)
-    assert (low, high) == pytest.approx(tuple(expected.confidence_interval(0.95)), abs=1e-9)
-    assert p == pytest.approx(expected.pvalue, abs=1e-9)
+    stated = (*expected.confidence_interval(0.95), expected.pvalue)
+    assert student(margins) == pytest.approx(stated, abs=1e-9)
     assert student([2.0, 2.0]) == (2.0, 2.0, 0.0) and student([0.0, 0.0])[2] == 1.0
     # t(1) = 12.7062 standard errors of 0.5 / sqrt(2); the p-value is about the margin
-    rounded = with_interval(
-        {0: 1.0, 1: 1.0}, [(None, None)] * 2, ("a", "b"), margin=0.5, rounding=0.5
-    )
+    pairs = [(None, None)] * 2
+    rounded = with_interval({0: 1.0, 1: 1.0}, pairs, ("a", "b"), margin=0.5, rounding=0.5)
     assert rounded.interval is not None and rounded.sd == 0.5
     assert rounded.interval.low == pytest.approx(1 - 12.7062 * 0.5 / math.sqrt(2), abs=1e-4)
     assert rounded.interval.p == pytest.approx(2 * t_distribution.sf(math.sqrt(2), 1))
 
 
-def test_p_of_several_is_the_largest_of_those_that_speak_most_for_the_claim() -> None:
+def test_p_of_several_is_the_largest_of_those_that_speak_most_for_the_claim():
     """An intersection-union test; the second difference is below its margin, though far from it by p."""
     parts = [
         Estimate({0: mean}, Interval(mean, mean, p, "seeds"))
@@ -242,35 +192,29 @@ def test_p_of_several_is_the_largest_of_those_that_speak_most_for_the_claim() ->
 @pytest.mark.parametrize(
     ("low", "high", "margin", "seeds"),
     [
-        # Student's interval is the wider one: 2.1098 x 2 / sqrt(18) = 0.9946, 2.1009 x 2 / sqrt(19) = 0.9640
-        (-3.9, 5.9, 0.003, 18),
+        # Student's interval is the wider one: 2.1009 x 2 / sqrt(19) = 0.9640 < 0.992 < 2.1098 x 2 / sqrt(18)
         (-3.9, 5.9, 0.008, 19),
-        (-3.9, 5.9, 1.997, 18),
         # The bootstrap's is, on the side of the margin: 6.01 x sqrt(3 / 109) = 0.9970
         (-5.01, 5.9, 0.0, 109),
-        (-5.01, 5.9, 2.0, 18),
         (-3.9, 7.01, 2.0, 109),
         (-3.9, 7.01, 0.0, 18),
         (-3.9, 5.9, 0.999, 1000),  # no more are sought
         (-3.9, 5.9, 1.0, None),  # no number tells a mean from itself
     ],
 )
-def test_the_seeds_that_would_decide_by_hand(
-    low: float, high: float, margin: float, seeds: int | None
-) -> None:
+def test_the_seeds_that_would_decide_by_hand(low, high, margin, seeds):
     """Three seeds with mean 1 and standard deviation 2: Student's half width is 4.3027 x 2 / sqrt(3) = 4.9683."""
     interval = Interval(low, high, p=None, resampled="seeds")
     estimate = Estimate({0: -1.0, 1: 1.0, 2: 3.0}, interval, margin=margin)
     assert seeds_to_decide(estimate) == seeds
 
 
-def test_the_interval_of_a_mean_is_the_wider_one_of_seeds_and_test_examples() -> None:
+def test_the_interval_of_a_mean_is_the_wider_one_of_seeds_and_test_examples():
     """Two seeds that agree: Student's has no width, the binomial one of the examples has; and the other way round."""
     made_of = Strata(np.array([0.9, 0.5, 0.7]), np.array([50, 20, 200]), np.array([0.2, 0.5, 0.3]))
     mean = 100 * made_of.weights_G @ made_of.rates_G
-    variance = (
-        made_of.weights_G**2 * made_of.rates_G * (1 - made_of.rates_G) / made_of.sizes_G
-    ).sum()
+    of_rates_G = made_of.rates_G * (1 - made_of.rates_G) / made_of.sizes_G
+    variance = made_of.weights_G**2 @ of_rates_G
     one = with_interval({0: float(mean)}, [[made_of]], ("a",)).interval
     assert one is not None and one.p is None and one.resampled == "seeds and test examples"
     assert (one.high - one.low) / 2 == pytest.approx(196 * math.sqrt(variance), rel=0.1)
@@ -281,7 +225,7 @@ def test_the_interval_of_a_mean_is_the_wider_one_of_seeds_and_test_examples() ->
     assert with_interval({0: 1.0}, [[None]], ("a",)).interval is None
 
 
-def test_an_auroc_is_drawn_by_its_recorded_standard_error(measured: SeedResult) -> None:
+def test_an_auroc_is_drawn_by_its_recorded_standard_error(measured):
     run = at(measured, ModelNumbers({"auroc": 0.8, "auroc-error": 0.03}))
     made_of = strata(replace(run, metric="auroc"))
     interval = with_interval({0: 80.0}, [[made_of]], ("a",)).interval
@@ -293,9 +237,7 @@ def test_an_auroc_is_drawn_by_its_recorded_standard_error(measured: SeedResult) 
 @pytest.mark.parametrize(
     ("part", "rates", "drawn"), [("mean", 3, 66.7), ("worst", 1, 0.0), ("usps", 1, 0.0)]
 )
-def test_clients_with_test_sets_of_their_own_are_the_strata(
-    part: str, rates: int, drawn: float, measured: SeedResult
-) -> None:
+def test_clients_with_test_sets_of_their_own_are_the_strata(part, rates, drawn, measured):
     run = at(measured, of_clients(1.0, 0.0, 1.0), "0 mnist", "1 usps", "2 svhn")
     run = of_samples(run, **{"client-independent": [3, 2, 1]})
     made_of = strata(replace(run, metric=f"client-accuracy.{part}"))

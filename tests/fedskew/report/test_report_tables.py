@@ -29,7 +29,7 @@ def at_three_clients(run: SeedResult) -> SeedResult:
     return replace(run, run=records, points=(Point(last.record, numbers),))
 
 
-def test_every_client_has_a_row_with_mean_and_spread_over_the_seeds(tmp_path: Path) -> None:
+def test_every_client_has_a_row_with_mean_and_spread_over_the_seeds(tmp_path):
     frozen = frozen_results(tmp_path, **ONE_COLUMN, seeds=[0, 1])
     place = ("fedavg", "LDA 0.5")
     measured = {place: list(map(at_three_clients, frozen.measured[place]))}
@@ -45,7 +45,7 @@ def predicted(folder: Path, classes: int) -> ExperimentResults:
     return with_predictions(frozen_results(folder, **ONE_COLUMN), classes)
 
 
-def test_every_number_of_a_ranking_has_its_interval(tmp_path: Path) -> None:
+def test_every_number_of_a_ranking_has_its_interval(tmp_path):
     numbers = ranking_table(predicted(tmp_path, 2).column("LDA 0.5"))
     assert [heading.text for heading in numbers.headings[1:3]] == ["AUROC", "AUPRC"]
     for row in numbers.rows:
@@ -55,7 +55,7 @@ def test_every_number_of_a_ranking_has_its_interval(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["0", "1"])
-def test_the_caption_names_the_positive_class(name: str, tmp_path: Path) -> None:
+def test_the_caption_names_the_positive_class(name, tmp_path):
     known = predicted(tmp_path, 2)
 
     def of_two_classes(run: SeedResult) -> SeedResult:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from frozen import frozen_results
@@ -21,7 +20,7 @@ At = Callable[[tuple[float, ...], tuple[float, ...]], ExperimentResults]
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> At:
+def at(tmp_path):
     """Return a function that returns results with these balanced accuracies by round: FedAvg's and CReFF's."""
     of_entry = {"columns": COLUMNS, "methods": ["fedavg", "creff"], "cells": {}, "notes": {}}
     known = frozen_results(tmp_path, **of_entry, claims=[SOONER])
@@ -47,9 +46,7 @@ def sooner(results: ExperimentResults) -> list[float]:
 @pytest.mark.parametrize(
     ("fedavg", "fair"), [((0.1, 0.1), False), ((0.6, 0.5), False), ((0.3, 0.5), True)]
 )
-def test_chance_and_the_first_rounds_level_are_no_target(
-    fedavg: tuple[float, ...], fair: bool, at: At
-) -> None:
+def test_chance_and_the_first_rounds_level_are_no_target(fedavg, fair, at):
     level = at(fedavg, (0.6, 0.7))
     assert takes_training(level.column("LDA 0.5")) == fair
     cell = reach_table(level).rows[1][1]
@@ -58,7 +55,7 @@ def test_chance_and_the_first_rounds_level_are_no_target(
     assert (verdict.status == "never") != fair and bool(verdict.found.by_seed) == fair
 
 
-def test_a_level_that_was_had_before_is_counted_from_there(at: At) -> None:
+def test_a_level_that_was_had_before_is_counted_from_there(at):
     """FedAvg ends where it was two rounds ago: who gets there then is no sooner."""
     level = at((0.2, 0.6, 0.7, 0.6), (0.2, 0.6, 0.7, 0.7))
     assert sooner(level) == [0, 0, 0]
@@ -66,16 +63,14 @@ def test_a_level_that_was_had_before_is_counted_from_there(at: At) -> None:
 
 
 @pytest.mark.parametrize("creff", [(0.2, 0.65, math.nan), (math.nan,) * 3])
-def test_a_row_without_the_number_is_later_than_every_round(
-    creff: tuple[float, ...], at: At
-) -> None:
+def test_a_row_without_the_number_is_later_than_every_round(creff, at):
     level = at((0.2, 0.6, 0.6), creff)
     assert sooner(level) == [-2, -2, -2]
     assert judge(level)[0].status == "fails"
 
 
 @pytest.mark.parametrize(("last", "lost"), [(0.4, True), (0.6, False)])
-def test_a_row_that_ends_below_the_level_is_not_sooner(last: float, lost: bool, at: At) -> None:
+def test_a_row_that_ends_below_the_level_is_not_sooner(last, lost, at):
     """It had FedAvg's number in its first round and lost it."""
     level = at((0.2, 0.3, 0.6), (0.7, 0.5, last))
     cell = reach_table(level).rows[1][1]
@@ -83,13 +78,13 @@ def test_a_row_that_ends_below_the_level_is_not_sooner(last: float, lost: bool, 
     assert sooner(level) == [-1 if lost else 2] * 3
 
 
-def test_never_is_a_round_more_than_were_planned(at: At) -> None:
+def test_never_is_a_round_more_than_were_planned(at):
     assert sooner(at((0.2, 0.3, 0.6), (0.2, 0.3, 0.4))) == [3 - 4] * 3
     short = at((0.2, 0.3, 0.6), (0.2, 0.3))
     assert sooner(short) == [3 - 3] * 3
 
 
-def test_what_can_never_be_measured_is_not_still_to_come(at: At) -> None:
+def test_what_can_never_be_measured_is_not_still_to_come(at):
     """A model of the last round alone, as CCVR's, has no mean of five rounds and is never sooner."""
     level = at((0.1, 0.2, 0.3, 0.4, 0.5), (0.6,))
     assert judge(level)[0].status == "never"

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from command_line import FedSkew
 from frozen import HERE, write
 
 from fedskew.report.runs import Run
@@ -32,7 +31,7 @@ def finished(results: Path, rows: dict[str, str] | None = None, **stated: Scalar
     return run
 
 
-def test_rows_are_what_differs_and_columns_what_differs_of_the_data(tmp_path: Path) -> None:
+def test_rows_are_what_differs_and_columns_what_differs_of_the_data(tmp_path):
     for seed in (0, 1):
         finished(tmp_path, method="fedavg", seed=seed)
         finished(tmp_path, method="fedavg", seed=seed, learning_rate=0.01)
@@ -47,7 +46,7 @@ def test_rows_are_what_differs_and_columns_what_differs_of_the_data(tmp_path: Pa
                      ("fedprox", "alpha 0.5"): [0, 1], ("creff", "alpha 0.1"): [2]}  # fmt: skip
 
 
-def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path):
     run = finished(tmp_path, method="fedavg")
     stated = json.loads((run.folder / "settings.json").read_text())
     stated.pop("checksum")
@@ -61,7 +60,7 @@ def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path: Path) -> 
     )
 
 
-def test_the_command_line_reports_on_them(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_the_command_line_reports_on_them(tmp_path, fedskew):
     words = ("report", "--results", tmp_path)
     assert fedskew(*words)[0] == 1
     finished(tmp_path, method="fedavg")
@@ -75,7 +74,7 @@ def test_the_command_line_reports_on_them(tmp_path: Path, fedskew: FedSkew) -> N
     assert status == 2 and "is for named experiments" in errors
 
 
-def test_names_of_runs_and_data_leave_out_the_folders_of_the_user() -> None:
+def test_names_of_runs_and_data_leave_out_the_folders_of_the_user():
     path = "npz:/home/somebody/secret/scans.npz"
     run = parse({"dataset": path, "classes": "a,b", "input-shape": "4", "method": "fedavg"})
     assert "somebody" not in run.run_id and Run(run, {}, [], None).data_name == "scans.npz"

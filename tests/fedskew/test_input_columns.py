@@ -1,6 +1,9 @@
-"""A table's columns are standardized by the clients' training rows: in every engine, between sites, in exports."""
+"""A table's columns: matched by name, standardized by training rows, in a simulation and between sites."""
 
+import csv
 import json
+import sys
+import tomllib
 
 import numpy as np
 import pytest
@@ -10,18 +13,28 @@ from sklearn.preprocessing import StandardScaler
 
 import fedskew as package
 from client_app.client import InvalidReply
-from client_app.column_sums import ColumnSums, is_standardization
 from client_app.local_site import PERMISSIONS
 from client_app.runtime import site_runtime
-from data import DataError, DataSettings, federate
+from client_app.site_questions import ColumnSums, is_standardization
+from data import DataError, DataSettings, federate, load
 from data.agreement import read_agreement
 from data.standardization import column_sums, standardization
 from fedskew.engines import Resources, execute
 from server_app.settings import parse
 from site_agent.audit import Audit
-from tests.site_files import NAMES, agreed, site_entries, with_mask_keys, write, write_mask_key
+from site_agent.cli import main as site_command
+from tests.site_files import (
+    NAMES,
+    agreed,
+    data_sets,
+    site_entries,
+    site_folders,
+    with_mask_keys,
+    write,
+)
 
-COLUMNS = ("age", "income", "dose", "constant")
+COLUMNS = ("age", "income", "dose", "a, b")
+REVERSED = COLUMNS[::-1]
 ALL = {"allow": list(PERMISSIONS)}
 KNOWN = {"classes": "healthy,ill", "input-shape": "4"}
 TRAINING = {"method": "fedavg", "model": "mlp-bn", "rounds": 2, "batch-size": 8, "device": "cpu"}
@@ -30,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("forget_runtimes")
 
 
 def numbers_of(site):
-    """Return (40, 4) float32 of columns with scales of their own, and (40,) classes."""
+    """Return (40, 4) float32 of columns with scales of their own, the last one constant, and (40,) classes."""
     labels = np.arange(40) % 2
     noise = np.random.default_rng(site).normal(size=(40, 4))
     numbers = noise * [5, 20_000, 1e-6, 0] + [50 + site, 80_000, 3e-6, 7.1]
@@ -38,31 +51,74 @@ def numbers_of(site):
     return numbers.astype(np.float32), labels
 
 
-def vectors(folder):
-    """Write every site's numbers as an npz file, the last ten rows for testing, and return them as domains."""
+def vectors(file, site, order=COLUMNS):
+    """Write a site's numbers as an npz file with its columns in this order, the last ten rows for testing."""
+    numbers, labels = numbers_of(site)
+    inputs = numbers[:, [COLUMNS.index(name) for name in order]]
+    arrays = {"train_images": inputs[:30], "train_labels": labels[:30]}
+    arrays |= {"test_images": inputs[30:], "test_labels": labels[30:]}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(file, **arrays, columns=np.array(order))
+    return file
+
+
+def table(file, site, order=COLUMNS, **renamed):
+    """Write the same numbers as a table, some columns under another name."""
+    numbers, labels = numbers_of(site)
+    places = [COLUMNS.index(name) for name in order]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="") as opened:
+        writer = csv.writer(opened)
+        writer.writerow([*(renamed.get(name, name) for name in order), "split", "label"])
+        for row, (values, label) in enumerate(zip(numbers, labels, strict=True)):
+            words = ["test" if row >= 30 else "train", ("healthy", "ill")[label]]
+            writer.writerow([*map(str, values[places].tolist()), *words])
+    return file
+
+
+def several(folder):
+    """Write every site's numbers, and return them as domains."""
     for site, name in enumerate(NAMES):
-        numbers, labels = numbers_of(site)
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        np.savez(
-            folder / name / f"{name}.npz", train_images=numbers[:30], train_labels=labels[:30],
-            test_images=numbers[30:], test_labels=labels[30:], columns=np.array(COLUMNS),
-        )  # fmt: skip
-    return "domains:" + ",".join(f"npz:{folder}/{name}/{name}.npz" for name in NAMES)
+        vectors(folder / name / "data.npz", site)
+    return data_sets(folder)
 
 
 def settings_of(folder, **changes):
-    return DataSettings(vectors(folder), classes="healthy,ill", input_shape="4", **changes)
+    return DataSettings(several(folder), classes="healthy,ill", input_shape="4", **changes)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"holdout_per_class": 3},
-        {"validation_fraction": 0.2, "evaluate_on": "validation"},
-    ],
-    ids=lambda changes: ",".join(changes) or "plain",
-)
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def load_of(*files):
+    names = ",".join(f"{file.suffix[1:]}:{file}" for file in files)
+    return load(DataSettings(f"domains:{names}", classes="healthy,ill", input_shape="4"))
+
+
+@pytest.mark.parametrize("write_file", [table, vectors])
+def test_the_first_file_fixes_the_order_of_a_data_set(tmp_path, write_file):
+    name = "south.csv" if write_file is table else "south.npz"
+    first = table(tmp_path / "north.csv", 0)
+    same = load_of(first, write_file(tmp_path / "same" / name, 1))
+    other = load_of(first, write_file(tmp_path / "other" / name, 1, REVERSED))
+    assert other.input_columns == COLUMNS and other.content == same.content
+
+
+def test_other_columns_are_refused_by_name_and_file(tmp_path):
+    first = table(tmp_path / "north.csv", 0)
+    second = table(tmp_path / "south.csv", 1, REVERSED, income="Income", age="years")
+    with pytest.raises(DataError) as caught:
+        load_of(first, second)
+    words = ("'age', 'income'", "'Income', 'years'", str(first), str(second))
+    assert [text for text in words if text not in str(caught.value)] == []
+
+
+# ---- scales ----------------------------------------------------------------------------------------------------------
+
+VALIDATION = {"validation_fraction": 0.2, "evaluate_on": "validation"}
+
+
+@pytest.mark.parametrize("changes", [{}, {"holdout_per_class": 3}, VALIDATION])
 def test_mean_and_std_are_of_the_clients_training_rows_alone(tmp_path, changes):
     federation = federate(settings_of(tmp_path, **changes), 0)
     data, held = federation.dataset, np.concatenate(federation.train_indices)
@@ -94,7 +150,7 @@ def test_sums_have_the_same_bits_however_rows_are_split(rows):
     numbers[:, 2] = 0
     whole = column_sums(numbers)
     parts = np.array_split(draws.permutation(rows), min(rows, 3))
-    of_parts = [column_sums(numbers, part) for part in parts]
+    of_parts = [column_sums(numbers[part]) for part in parts]
     total = {name: sum(sums[name] for sums in of_parts) for name in whole}
     assert standardization(total) == standardization(whole)
     mean, std = standardization(whole)
@@ -143,10 +199,8 @@ def test_a_limb_that_could_overflow_a_sum_is_no_answer(place):
 
 def test_a_run_records_what_it_standardized_by_and_an_export_has_it(tmp_path, fedskew):
     stated = {**TRAINING, **KNOWN, "rounds": 1, "results": str(tmp_path / "results")}
-    package.run({**stated, "dataset": vectors(tmp_path)})
-    (run,) = (tmp_path / "results").iterdir()
-    recorded = json.loads((run / "settings.json").read_text())
-    kept = recorded["standardization"]
+    run = package.run({**stated, "dataset": several(tmp_path)}).folder
+    kept = json.loads((run / "settings.json").read_text())["standardization"]
     assert kept["rows"] == 90
     assert fedskew("export", run, "--output", tmp_path / "model")[0] == 0
     with safe_open(tmp_path / "model/model.safetensors", "pt") as file:
@@ -157,30 +211,23 @@ def test_a_run_records_what_it_standardized_by_and_an_export_has_it(tmp_path, fe
 
 # ---- between sites ---------------------------------------------------------------------------------------------------
 
+OF_TABLES = {"classes": ["healthy", "ill"], "input_shape": "4", "mean": None, "std": None}
 
-def federation(folder, **changes):
-    """Write a federation's folder of sites whose federation.toml states neither mean nor std."""
-    vectors(folder)
-    usual = {
-        "classes": ["healthy", "ill"], "input_shape": "4", "mean": None, "std": None,
-        "site": with_mask_keys(), "input_columns": list(COLUMNS),
-    }  # fmt: skip
-    entries = agreed(**{**usual, **changes})
-    write(folder / "federation.toml", entries)
-    for name in NAMES:
-        write(folder / name / "federation.toml", entries)
-        site = site_entries(name=name, policy=ALL, data=f"npz:{name}.npz")
-        write(folder / name / "site.toml", site)
-        write_mask_key(folder / name / "mask.key", name)
+
+def federation(folder, east=COLUMNS, **changes):
+    """Write a federation's folder of sites; `east` has its own order of columns, or some of them."""
+    usual = {**OF_TABLES, "site": with_mask_keys(), "input_columns": list(COLUMNS)}
+    site_folders(folder, ALL, **{**usual, **changes})
+    several(folder)
+    vectors(folder / "east/data.npz", NAMES.index("east"), east)
     return folder
 
 
 def rehearse(folder, results, report_line=lambda line: None, **changes):
     dataset = f"sites:{folder}/federation.toml"
     settings = parse({**TRAINING, "dataset": dataset, "results": str(results), **changes})
-    return execute(
-        settings, Resources("inprocess"), report_line, sites=str(folder)
-    ), settings.folder
+    summary = execute(settings, Resources("inprocess"), report_line, sites=str(folder))
+    return summary, settings.folder
 
 
 def events(folder):
@@ -189,8 +236,9 @@ def events(folder):
 
 
 def test_masked_sums_make_the_simulations_model_and_a_run_resumes(tmp_path):
-    folder = federation(tmp_path / "sites")
-    known = {**TRAINING, **KNOWN, "dataset": vectors(folder)}
+    """Whatever order a site's columns have."""
+    folder = federation(tmp_path / "sites", REVERSED)
+    known = {**TRAINING, **KNOWN, "dataset": several(tmp_path / "plain")}
     settings = parse({**known, "results": str(tmp_path / "simulated")})
     simulated = execute(settings, Resources("inprocess"), lambda line: None)
     whole, run = rehearse(folder, tmp_path / "whole")
@@ -216,9 +264,8 @@ def test_masked_sums_make_the_simulations_model_and_a_run_resumes(tmp_path):
 
 
 def test_a_site_that_lets_no_sums_leave_is_named(tmp_path):
-    usual = {"allow": ["model", "scores", "class-counts"]}
+    refusing = site_entries(name="east", policy={"allow": ["model", "scores", "class-counts"]})
     folder = federation(tmp_path / "sites")
-    refusing = site_entries(name="east", policy=usual, data="npz:east.npz")
     write(folder / "east/site.toml", refusing)
     with pytest.raises(DataError) as caught:
         rehearse(folder, tmp_path / "results")
@@ -233,11 +280,56 @@ def test_a_site_that_lets_no_sums_leave_is_named(tmp_path):
 
 def test_an_agreement_states_both_or_neither_and_neither_for_tables_alone(tmp_path):
     def read(**changes):
-        usual = {"classes": ["healthy", "ill"], "input_shape": "4", "mean": None, "std": None}
-        return read_agreement(write(tmp_path / "federation.toml", agreed(**{**usual, **changes})))
+        entries = agreed(**{**OF_TABLES, **changes})
+        return read_agreement(write(tmp_path / "federation.toml", entries))
 
     assert read().mean == read().std == ()
     assert read(mean=[0], std=[1]).mean == (0,)
     for changes in ({"mean": [0]}, {"std": [1]}, {"input_shape": "1x8x8"}):
         with pytest.raises(DataError):
             read(**changes)
+
+
+@pytest.mark.parametrize(
+    ("east", "named", "mark", "said"),
+    [
+        (COLUMNS[:3], COLUMNS, "NO ", "'a, b'"),
+        (COLUMNS, ("age", "income", "dose", "c"), "NO ", "'a, b'"),
+        (COLUMNS, None, "(!)", "federation.toml"),
+        (REVERSED, COLUMNS, "ok ", "another order"),
+    ],
+)
+def test_a_site_checks_its_columns(tmp_path, monkeypatch, capsys, east, named, mark, said):
+    folder = federation(tmp_path, east, input_columns=named and list(named))
+    site = folder / "east/site.toml"
+    monkeypatch.setattr(sys, "argv", ["fedskew-site", "check", "--site", str(site)])
+    with pytest.raises(SystemExit):
+        site_command()
+    (row,) = [row for row in capsys.readouterr().out.splitlines() if "input column" in row]
+    assert row.startswith(mark) and said in row
+
+
+SCALE = ("--mean", "3", "--std", "2")
+
+
+@pytest.mark.parametrize(
+    ("given", "agreed_on"),
+    [
+        (["--columns", "FILE.npz", *SCALE], (list(COLUMNS), "4", [3.0], [2.0])),
+        (["--columns", "FILE.npz", "--mean", "3"], None),
+        (["--input-shape", "1x8x8"], (None, "1x8x8", [0.5], [0.5])),
+        (["--columns", "age,age"], None),
+    ],
+)
+def test_a_new_federation_agrees_on_columns(tmp_path, fedskew, given, agreed_on):
+    vectors(tmp_path / "FILE.npz", 0)
+    given = [word.replace("FILE", f"{tmp_path}/FILE") for word in given]
+    usual = ["--name", "lab", "--address", "gateway.example.org:8443", "--classes", "healthy,ill"]
+    status, _, errors = fedskew("federation", "new", tmp_path / "lab", *usual, *given)
+    if agreed_on is None:
+        assert status == 2 and not (tmp_path / "lab").exists()
+        return
+    assert status == 0, errors
+    entries = tomllib.loads((tmp_path / "lab/federation.toml").read_text())
+    keys = ("input-columns", "input-shape", "mean", "std")
+    assert tuple(entries.get(key) for key in keys) == agreed_on
