@@ -9,7 +9,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from inspect import isclass
 from types import FunctionType, ModuleType
@@ -17,11 +17,10 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from client_app.models.classifier import Classifier, in_batches
+from client_app.models.classifier import Classifier, functional_parts, in_batches
 from client_app.optimizer import TrainingSettings
-from client_app.state import State, seed_of, split_prefix
+from client_app.state import State, seed_of
 from data import Samples, Settings
 
 NUMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -98,10 +97,7 @@ class Client:
         self.model.eval()
         features: Callable[[Tensor], Tensor] = self.model.features
         if state is not None:
-            # Names are features.LAYER.TENSOR and head.TENSOR. If the features have no tensors, there is only the head.
-            nested = {name: tensor for name, tensor in state.items() if "." in name}
-            by_part = split_prefix(nested, ".")
-            features = partial(functional_call, self.model.features, by_part.get("features", {}))
+            features, _ = functional_parts(self.model, state)
         features_ND = in_batches(features, self.samples)
         self.model.train(mode)
         return features_ND
@@ -397,8 +393,8 @@ class Variant(Settings):
         """Return a contribution computed from the trained model. Combined by name, as that of `before`."""
         return Contribution()
 
-    def answer(self, client: Client, question: str) -> State:
-        """Return the answer to a question asked outside training; {} if the question is another variant's."""
+    def answer(self, client: Client) -> State:
+        """Return the answer to `upload.question`, which is asked outside training."""
         return {}
 
 

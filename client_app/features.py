@@ -56,7 +56,7 @@ def with_features(
     settings: ModelSettings,
     folder: str,
     device: str,
-    changes_images: bool = False,
+    variants: Sequence[Variant] = (),
 ) -> Federation:
     """Return the federation with the features of its images in their place; the same one where these are trained.
 
@@ -66,14 +66,15 @@ def with_features(
         settings: of the model.
         folder: the setting cache.
         device: on which they are computed.
-        changes_images: whether a variant does, so that it needs them.
+        variants: of the run; one that changes images at random needs them.
 
     Raises:
         SettingError: weights that are not the model's, or more components than the clients' features have.
         DataError: a cache that cannot be written.
     """
     frozen = settings.freeze == "all"
-    changed = federation.augmentation != "none" or changes_images
+    changed = federation.augmentation != "none"
+    changed = changed or any("images" in variant.needs for variant in variants)
     if not frozen and (model != RANDOM_CONV or changed):
         return federation
     if frozen and not settings.weights_sha256:
@@ -95,11 +96,6 @@ def with_features(
         augmentation="none",
         _cache=SampleCache(),
     )
-
-
-def changes_images(variants: Sequence[Variant]) -> bool:
-    """Return whether one of the variants trains on images that it changes at random."""
-    return any("images" in variant.needs for variant in variants)
 
 
 def used(federation: Federation) -> dict[str, NDArray[np.int64]]:

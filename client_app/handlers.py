@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from client_app.client import Client, Report
-from client_app.column_sums import STANDARDIZATION, ColumnSums, asked_variants
 from client_app.local_site import (
     NOT_FINITE,
     NOT_SIGNED,
@@ -38,15 +37,18 @@ from client_app.metrics import evaluate_models
 from client_app.personal import FINE_TUNED, fine_tuned, model_of_variant, variants_with_models
 from client_app.process import make_deterministic
 from client_app.runtime import ClientRuntime, runtime_of
-from client_app.state import State
-from client_app.summed_questions import (
+from client_app.site_questions import (
     LIST_QUESTION,
     NONCE,
     NONCE_QUESTION,
+    STANDARDIZATION,
     WORDS,
+    ColumnSums,
+    asked_variants,
     purpose_of,
     words_of,
 )
+from client_app.state import State
 from client_app.tensor_files import Damaged
 from client_app.training import train_round
 from data import DataError, SettingError
@@ -136,7 +138,7 @@ class ClientReply:
     states: Mapping[str, State] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     worker: Mapping[str, int | str] = field(default_factory=dict)
-    """The process that computed the reply: process id, device, visible GPUs, and the GPU's model."""
+    """The process that computed the reply: process id, device, and the GPU's model."""
     digests: Mapping[str, str] = field(default_factory=dict)
     """By "memory" and "data", the sha256 of the client's memory and of its data, if it has any."""
 
@@ -252,8 +254,7 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
         folder = runtime.memory_folder(number)
         memory = expected.load_memory(folder)
         prune_memory(folder, expected.round)
-        # load=False: weights are loaded right before training, and a pass of several clients does that itself.
-        return runtime.client(number, round, shared, broadcast, memory, load=False)
+        return runtime.client(number, round, shared, broadcast, memory)
 
     reports = train_in_passes(request, clients, begin)
 
@@ -265,8 +266,6 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
             policy.count_question(runtime.run_folder, round, sent)
         if number in reports:
             report, seconds = reports.pop(number)
-            if isinstance(report, Exception):
-                raise report
         else:
             client = begin(runtime, number, expected)
             began = time.perf_counter()
@@ -306,13 +305,12 @@ def train_in_passes(
     request: ClientRequest,
     clients: Mapping[int, ExpectedState],
     begin: Callable[[ClientRuntime, int, ExpectedState], Client],
-) -> dict[int, tuple[Report | Exception, float]]:
-    """Train clients stacked, up to clients-per-pass at once, and return by client its report or error, and its seconds.
+) -> dict[int, tuple[Report, float]]:
+    """Train clients stacked, up to clients-per-pass at once, and return by client its report and its seconds.
 
-    Returns an empty dict if the clients have to train one by one: at a site, with clients-per-pass = 1, with a single
-    client, or if a variant or the model cannot be stacked.
+    Clients that have to train one by one are left out: all of them at a site, with clients-per-pass = 1, with a single
+    client, if a variant or the model cannot be stacked, or if one of them cannot begin.
     """
-    reports: dict[int, tuple[Report | Exception, float]] = {}
     try:
         if installed() or len(clients) < 2:
             return {}
@@ -321,11 +319,10 @@ def train_in_passes(
             return {}
         make_deterministic()
         members = [begin(runtime, number, expected) for number, expected in clients.items()]
-        for client, report, seconds in runtime.vectorized.train(members):
-            reports[client.id] = report, seconds
+        return runtime.vectorized.train(members)
     except Exception as error:  # each client, training alone, then gets its own failure
         log.warning("clients train one by one: %s", error)
-    return reports
+        return {}
 
 
 def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> ClientHandler:
@@ -351,6 +348,7 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
         if FINE_TUNED in names:
             round = int(str(request.task["round"]))
             client = runtime.client(number, round, deployed[start], {}, memory)
+            runtime.load(client)
             run = runtime.run_spec
             states[FINE_TUNED] = fine_tuned(client, run.training, run.variants)
         models = {name: states[name] for name in names}
@@ -377,6 +375,7 @@ def query(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
         refuse_in_the_clear(runtime, question)
         memory = expected.load_memory(runtime.memory_folder(number))
         client = runtime.client(number, 0, shared, broadcast, memory)
+        runtime.load(client)
         if question in (NONCE_QUESTION, LIST_QUESTION):
             return ClientReply(masked_reply(request.task, runtime, client))
         uploads = runtime.answer(client, question)
@@ -430,13 +429,8 @@ def masked_reply(
 
 
 def worker(runtime: ClientRuntime) -> dict[str, int | str]:
-    """Return this process's id, device and visible GPUs, and its GPU's model, as ClientReply.worker has them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-    described: dict[str, int | str] = {
-        "process": os.getpid(),
-        "device": runtime.device,
-        "visible-gpus": visible,
-    }
+    """Return this process's id, its device and the GPU's model, as ClientReply.worker has them."""
+    described: dict[str, int | str] = {"process": os.getpid(), "device": runtime.device}
     if runtime.device == "cuda":
         described["gpu"] = torch.cuda.get_device_name()
     return described

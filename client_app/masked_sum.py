@@ -15,12 +15,10 @@ Nothing here decides whether a site may answer: `site_agent/sum_ledger.py` does.
 """
 
 import hashlib
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -28,6 +26,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
+from pydantic import StringConstraints, TypeAdapter
 
 Words = NDArray[np.uint64]
 """Integers modulo 2^64; negative ones as in two's complement."""
@@ -35,9 +34,9 @@ NONCE_BYTES = 32
 """Random bytes that a site contributes to the keys of a sum, so that no two sums have the same masks."""
 KEY_BYTES = 32
 """Of X25519 and ChaCha20."""
-VERSION = "fedskew masked sum 1"
+VERSION = "fedskew masked sum 2"
 """Part of every key: raise it when the same keys and nonces would give other masks."""
-NONCE = re.compile(f"[0-9a-f]{{{2 * NONCE_BYTES}}}")
+Nonce = Annotated[str, StringConstraints(pattern=f"^[0-9a-f]{{{2 * NONCE_BYTES}}}$")]
 
 
 @dataclass(frozen=True)
@@ -50,33 +49,22 @@ class SumList:
     """What is summed."""
     names: tuple[str, ...]
     """Of the sites, in the order of federation.toml."""
-    nonces: tuple[str, ...]
+    nonces: tuple[Nonce, ...]
     """Of the sites, each 64 hexadecimal digits."""
 
     def to_json(self) -> str:
         """Return the list as JSON, the same text for equal lists."""
-        entries = {
-            "federation": self.federation,
-            "purpose": self.purpose,
-            "sites": [list(pair) for pair in zip(self.names, self.nonces, strict=True)],
-        }
-        return json.dumps(entries, sort_keys=True)
+        return SUM_LIST.dump_json(self).decode()
 
     @staticmethod
     def from_json(text: str) -> "SumList":
         """Undo `to_json`. Raises ValueError for a text of another form."""
         rule = "no list of sites and nonces"
         try:
-            entries: dict[str, Any] = json.loads(text)
-            names = tuple(name for name, _ in entries["sites"])
-            nonces = tuple(nonce for _, nonce in entries["sites"])
-            read = SumList(entries["federation"], entries["purpose"], names, nonces)
-        except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise ValueError(rule) from error
-        texts = (read.federation, read.purpose, *names)
-        all_texts = all(isinstance(part, str) for part in texts)
-        all_nonces = all(isinstance(part, str) and NONCE.fullmatch(part) for part in nonces)
-        if not all_texts or not all_nonces or read.to_json() != text:
+            read = SUM_LIST.validate_json(text, strict=True)
+        except ValueError:
+            raise ValueError(rule) from None
+        if len(read.names) != len(read.nonces) or read.to_json() != text:
             raise ValueError(rule)
         return read
 
@@ -84,6 +72,9 @@ class SumList:
     def digest(self) -> bytes:
         """The sha256 that stands for the list in every key."""
         return hashlib.sha256(f"{VERSION}\n{self.to_json()}".encode()).digest()
+
+
+SUM_LIST = TypeAdapter(SumList)
 
 
 def masked(
@@ -153,11 +144,10 @@ def from_words(words: Words, shapes: Mapping[str, tuple[int, ...]]) -> dict[str,
     expected = sum(sizes.values())
     if len(words) != expected:
         raise ValueError(f"{len(words)} words, and the shapes have {expected}")
-    integers = words.view(np.int64)
     tensors: dict[str, NDArray[np.int64]] = {}
     begin = 0
     for name in sorted(shapes):
         end = begin + sizes[name]
-        tensors[name] = integers[begin:end].reshape(shapes[name])
+        tensors[name] = words.view(np.int64)[begin:end].reshape(shapes[name])
         begin = end
     return tensors

@@ -74,21 +74,10 @@ def unpack(record: object, most: Expected | None = None) -> dict[str, torch.Tens
 
 
 def bytes_of(record: Value) -> int:
-    """Return the bytes of a record.
-
-    flwr's `count_bytes` raises ValueError for an empty text, as the record of a failure has, and the failure's reason
-    would not reach the server.
-    """
-    if not isinstance(record, ConfigRecord):
-        return int(record.count_bytes())
-    counted = ConfigRecord()
-    bytes_of_names = 0
-    for key, value in record.items():
-        if value == "":
-            bytes_of_names += len(key)
-        else:
-            counted[key] = value
-    return int(counted.count_bytes()) + bytes_of_names
+    """Return the bytes of a record."""
+    if isinstance(record, ConfigRecord):  # flwr's `count_bytes` raises ValueError for an empty text
+        return int(recorddict_to_proto(RecordDict({"": record})).ByteSize())
+    return int(record.count_bytes())
 
 
 def folded(content: Mapping[str, Value], nonce: bytes = b"") -> RecordDict:

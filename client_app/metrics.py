@@ -5,22 +5,21 @@ mean of its samples' softmax, and it counts once.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from client_app.models.classifier import HEAD, INFERENCE_BATCH, Classifier
+from client_app.models.classifier import HEAD, Classifier, in_batches
 from client_app.ranking import COLUMNS, MOST_RANKED, contradiction, ranking
-from client_app.state import State
+from client_app.state import State, copy
 from data import Samples
 
 BINS = 15
 """Confidence bins of the calibration error, equally wide, as usual since Guo et al. (2017)."""
-
-
 NAMES = ("confusion", "loss", "calibration", "brier", "ranking")
 """Of the tensors of scores in a message, in the order of the fields of `Scores`."""
 MOST, LARGEST_LOSS = 2**31, 1e30
@@ -59,8 +58,10 @@ class Scores:
     def of(state: State, classes: int, tested_C: Tensor | None = None) -> "Scores":
         """Undo `state`. Raises ValueError when the tensors cannot be scores over `classes` classes, or over samples of
         which `tested_C` (C,) are of each class, where it is known."""
-        expected = shapes_of(Scores.empty(classes).state())
-        if shapes_of(state) != expected:
+        shapes = ((classes, classes), (), (3, BINS), (), (classes, len(COLUMNS)))
+        expected = {name: (shape, torch.float64) for name, shape in zip(NAMES, shapes, strict=True)}
+        expected["confusion"] = (classes, classes), torch.int64
+        if {name: (tuple(part.shape), part.dtype) for name, part in state.items()} != expected:
             raise ValueError(f"the scores are not those of {classes} classes")
         for tensor in state.values():
             if not torch.isfinite(tensor).all() or (tensor < 0).any():
@@ -70,17 +71,6 @@ class Scores:
         if reason:
             raise ValueError(f"the scores {reason}")
         return scores
-
-    @staticmethod
-    def empty(classes: int) -> "Scores":
-        """Return the scores of no samples."""
-        return Scores(
-            confusion_CC=torch.zeros(classes, classes, dtype=torch.int64),
-            loss=torch.zeros((), dtype=torch.float64),
-            calibration=torch.zeros(3, BINS, dtype=torch.float64),
-            brier=torch.zeros((), dtype=torch.float64),
-            ranking=torch.zeros(classes, len(COLUMNS), dtype=torch.float64),
-        )
 
     def contradiction(self, tested_C: Tensor | None) -> str:
         """Return how the numbers contradict each other or the test set, or an empty sentence."""
@@ -105,48 +95,28 @@ class Scores:
             return "hold a Brier score that no probability gives"
         return contradiction(self.ranking, samples_C)
 
-    def local_accuracy(self, counts_C: Tensor) -> float:
-        """Return the accuracy to expect on the class distribution of `counts_C`, (C,); see `local_accuracies`."""
-        confusion_CC = self.confusion_CC.double()
-        recall_C = confusion_CC.diagonal() / confusion_CC.sum(1)
-        return local_accuracies(recall_C.tolist(), counts_C[None])[0]
-
-    @staticmethod
-    def of_batch(logits_BC: Tensor, labels_B: Tensor, groups_B: Tensor | None = None) -> "Scores":
-        """Return the scores of some samples, of each group as a whole, computed in float64 on the CPU.
-
-        Raises FloatingPointError when a logit is not finite.
-        """
-        log_probabilities_BC, labels_B = tested(logits_BC, labels_B, groups_B)
-        return Scores.of_probabilities(log_probabilities_BC, labels_B)
-
     @staticmethod
     def of_probabilities(
-        log_probabilities_BC: Tensor, labels_B: Tensor, ranks: bool = True
+        log_probabilities_NC: Tensor, labels_N: Tensor, subjects_N: Tensor | None = None
     ) -> "Scores":
-        """Return the scores of logarithms of probabilities, (B, C) float64, the ranking only where it is asked for."""
-        classes = log_probabilities_BC.shape[1]
-        confidence_B, predicted_B = log_probabilities_BC.exp().max(1)
-        cell_B = labels_B * classes + predicted_B  # of the confusion matrix, row by row
-        confusion = torch.bincount(cell_B, minlength=classes**2)
+        """Return the scores of logarithms of probabilities, (N, C) float64, of samples whose subjects may be known."""
+        classes = log_probabilities_NC.shape[1]
+        probabilities_NC = log_probabilities_NC.exp()
+        confidence_N, predicted_N = probabilities_NC.max(1)
+        cell_N = labels_N * classes + predicted_N  # of the confusion matrix, row by row
+        confusion = torch.bincount(cell_N, minlength=classes**2)
 
-        bins_B = (confidence_B * BINS).long().clamp(max=BINS - 1)  # 1 itself is in the last bin
-        is_correct_B = (predicted_B == labels_B).double()
-        calibration = [
-            torch.bincount(bins_B, torch.ones_like(confidence_B), BINS),
-            torch.bincount(bins_B, is_correct_B, BINS),
-            torch.bincount(bins_B, confidence_B, BINS),
-        ]
-        if ranks:
-            ranking_CS = ranking(log_probabilities_BC, labels_B)
-        else:
-            ranking_CS = torch.zeros(classes, len(COLUMNS), dtype=torch.float64)
+        bins_N = (confidence_N * BINS).long().clamp(max=BINS - 1)  # 1 itself is in the last bin
+        is_correct_N = (predicted_N == labels_N).double()
+        summed = [torch.ones_like(confidence_N), is_correct_N, confidence_N]
+        errors_NC = probabilities_NC - F.one_hot(labels_N, classes)
+        squares = errors_NC.square().sum()
         return Scores(
             confusion_CC=confusion.reshape(classes, classes),
-            loss=F.nll_loss(log_probabilities_BC, labels_B, reduction="sum"),
-            calibration=torch.stack(calibration),
-            brier=brier(log_probabilities_BC, labels_B),
-            ranking=ranking_CS,
+            loss=F.nll_loss(log_probabilities_NC, labels_N, reduction="sum"),
+            calibration=torch.stack([torch.bincount(bins_N, part, BINS) for part in summed]),
+            brier=squares / 2 if classes == 2 else squares,
+            ranking=ranking(log_probabilities_NC, labels_N, subjects_N),
         )
 
 
@@ -163,7 +133,7 @@ def local_accuracies(recall: Sequence[float], counts_KC: Tensor) -> list[float]:
     return accuracy_K.tolist()
 
 
-def tested(
+def probabilities_of(
     logits_NC: Tensor, labels_N: Tensor, groups_N: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the logarithms of the probabilities of what is tested, samples or groups, (N, C) float64, and its labels.
@@ -177,19 +147,6 @@ def tested(
     if groups_N is None:
         return log_probabilities_NC, labels_N
     return by_group(log_probabilities_NC, labels_N, groups_N.cpu())
-
-
-def brier(log_probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
-    """Return the summed Brier score, () float64; see `Scores`."""
-    classes = log_probabilities_NC.shape[1]
-    errors_NC = log_probabilities_NC.exp() - F.one_hot(labels_N, classes)
-    total = errors_NC.square().sum()
-    return total / 2 if classes == 2 else total
-
-
-def shapes_of(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return the shape and dtype of every tensor."""
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
 
 
 def by_group(
@@ -216,78 +173,38 @@ def evaluate_models(
 ) -> dict[str, Scores]:
     """Return the scores of `model` with each of the `states` on all of `samples`, in eval mode, by name.
 
-    States that differ in nothing but the head (CReFF's and the average) share one pass through the
-    features, which is where the time goes. Rankings and groups need all samples at once, other scores a batch. Into
-    `kept` go, by name, the logarithms of the probabilities of what is ranked, its labels, and its subjects where they
-    are known.
+    States that differ in nothing but the head (CReFF's and the average) share one pass through the features, which is
+    where the time goes. Into `kept` go, by name, the logarithms of the probabilities of what is ranked, its labels, and
+    its subjects where they are known.
     """
     model.eval()
-    ranks = model.head.out_features <= MOST_RANKED
-    # A group's probabilities are a mean over all of its samples. Of two classes, kept records are sums over all
-    # samples as well, and sums by batches would differ in their last bits.
-    at_once = samples.groups_N is not None or model.head.out_features == 2
+    subjects_N = None if samples.subjects_N is None else samples.subjects_N.cpu()
     scores: dict[str, Scores] = {}
     for names in sharing_features(states):
-        outputs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in names}
-        if at_once:
-            logits: dict[str, list[Tensor]] = {name: [] for name in names}
-            for name, _, logits_BC in logits_of_heads(model, states, names, samples):
-                logits[name].append(logits_BC)
-            for name in names:
-                output = tested(torch.cat(logits[name]), samples.labels_N, samples.groups_N)
-                outputs[name].append(output)
-                scores[name] = Scores.of_probabilities(*output, ranks=False)
-        else:
-            for name, indices_B, logits_BC in logits_of_heads(model, states, names, samples):
-                output = tested(logits_BC, samples.labels_N[indices_B])
-                part = Scores.of_probabilities(*output, ranks=False)
-                scores[name] = scores[name] + part if name in scores else part
-                if ranks:  # without a ranking nothing needs the batch any more
-                    outputs[name].append(output)
-
-        for name in names:
-            if ranks and outputs[name]:
-                ranking_CS, ranked = rank_outputs(outputs[name], samples.subjects_N)
-                scores[name] = replace(scores[name], ranking=ranking_CS)
-                if kept is not None:
-                    kept[name] = ranked
+        model.load(states[names[0]])
+        weights = [states[name]["head.weight"].to(samples.labels_N.device) for name in names]
+        biases = [states[name]["head.bias"].to(samples.labels_N.device) for name in names]
+        logits_of_heads = partial(stacked_logits, model, weights, biases)
+        logits_NHC = in_batches(logits_of_heads, samples)
+        for name, logits_NC in zip(names, logits_NHC.unbind(1), strict=True):
+            output = probabilities_of(logits_NC, samples.labels_N, samples.groups_N)
+            scores[name] = Scores.of_probabilities(*output, subjects_N)
+            if kept is not None and model.head.out_features <= MOST_RANKED:
+                log_probabilities, labels = output
+                ranked = {"log-probabilities": log_probabilities, "labels": labels}
+                if subjects_N is not None:
+                    ranked["subjects"] = subjects_N
+                kept[name] = copy(ranked)  # in a file no two tensors share memory
     return {name: scores[name] for name in states}
 
 
-def logits_of_heads(
-    model: Classifier, states: Mapping[str, State], names: Sequence[str], samples: Samples
-) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield, batch by batch, each state's name, the samples' indices (B,) and its logits (B, C).
-
-    The states share the features, which a batch passes through once.
-    """
-    device = samples.labels_N.device
-    model.load(states[names[0]])
-    heads = {}
-    for name in names:
-        state = states[name]
-        heads[name] = state["head.weight"].to(device), state["head.bias"].to(device)
-    everything = torch.arange(len(samples), device=device)
-    for indices_B in torch.split(everything, INFERENCE_BATCH[device.type]):
-        features_BD = model.features(samples.batch(indices_B))
-        for name, (weight_CD, bias_C) in heads.items():
-            yield name, indices_B, F.linear(features_BD, weight_CD, bias_C)
-
-
-def rank_outputs(
-    outputs: Sequence[tuple[Tensor, Tensor]], subjects_N: Tensor | None
-) -> tuple[Tensor, State]:
-    """Return the ranking, and what was ranked: logarithms of probabilities, labels, and subjects if known.
-
-    `outputs` are the batches of `tested`.
-    """
-    log_probabilities = torch.cat([log_probabilities for log_probabilities, _ in outputs])
-    labels = torch.cat([labels for _, labels in outputs])
-    ranked = {"log-probabilities": log_probabilities, "labels": labels}
-    if subjects_N is not None:
-        subjects_N = subjects_N.cpu()
-        ranked["subjects"] = subjects_N
-    return ranking(log_probabilities, labels, subjects_N), ranked
+def stacked_logits(
+    model: Classifier, weights: Sequence[Tensor], biases: Sequence[Tensor], inputs_B: Tensor
+) -> Tensor:
+    """Return (B, H, C): the logits of H heads on the model's features."""
+    features_BD = model.features(inputs_B)
+    heads = zip(weights, biases, strict=True)
+    return torch.stack([F.linear(features_BD, weight, bias) for weight, bias in heads], 1)
 
 
 def sharing_features(states: Mapping[str, State]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The local optimizers (SGD, Adam, AdamW) and the schedules of their learning rate.
+"""The local optimizers (SGD, AdamW) and the schedules of their learning rate.
 
 torch.optim's classes compute the same (a test compares them to the bit), but their first use imports half of torch's
 compiler, more than a second in every worker process; these lines do not.
@@ -7,9 +7,10 @@ compiler, more than a second in every worker process; these lines do not.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from data import OneOf, Settings, When
 
 SECOND_MOMENTUM, EPSILON = 0.999, 1e-8
-"""Adam's and AdamW's beta2, and what they add to the root of the squares' mean: torch.optim's defaults."""
+"""AdamW's beta2, and what it adds to the root of the squares' mean: torch.optim's defaults."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class TrainingSettings(Settings):
     """Optimizer steps in a round; 0 takes local-epochs instead."""
     batch_size: Annotated[int, Ge(1)] = 32
     """Samples in a mini-batch; a client with fewer trains on all of its samples."""
-    batch_limit: Annotated[int, Ge(0)] = 0
-    """Largest number of mini-batches per epoch, for a quick test; 0 is all. Not with local-steps."""
+    batch_limit: Annotated[int, Ge(0), When("local_steps", (0,))] = 0
+    """Largest number of mini-batches per epoch, for a quick test; 0 is all."""
     learning_rate: Annotated[float, Gt(0)] = 0.05
     """Learning rate of the first round."""
     learning_rate_decay: Annotated[float, Gt(0), Le(1), When("schedule", ("step",))] = 1.0
@@ -41,19 +42,19 @@ class TrainingSettings(Settings):
     learning_rate_decay_every: Annotated[int, Ge(1)] = 10
     """Rounds between two decays: rate(t) = learning-rate * decay ** (t // every), with t = round - 1."""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
-    """SGD's momentum, beta1 of adam and adamw; the buffers start at zero in every round."""
+    """SGD's momentum, beta1 of adamw; the buffers start at zero in every round."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    """L2 penalty inside the gradient, as in torch.optim.SGD and Adam; of adamw apart from the gradient."""
+    """L2 penalty inside the gradient, as in torch.optim.SGD; of adamw apart from the gradient."""
     clip_norm: Annotated[float, Ge(0)] = 0.0
     """Largest L2 norm of a step's gradient, over all parameters; larger ones are scaled down; 0 does not clip."""
     precision: Annotated[str, OneOf("float32", "bfloat16")] = "float32"
     """Precision of local training's passes through the model: float32, or bfloat16 by autocast; all else is float32."""
 
-    optimizer: Annotated[str, OneOf("sgd", "adam", "adamw")] = "sgd"
-    """The local optimizer, as torch.optim's SGD, Adam or AdamW; its buffers start at zero in every round."""
-    schedule: Annotated[str, OneOf("step", "constant", "cosine")] = "step"
-    """step multiplies the rate by learning-rate-decay, whose default 1 keeps it constant; constant refuses a decay;
-    cosine falls from learning-rate to 0 along half a period."""
+    optimizer: Annotated[str, OneOf("sgd", "adamw")] = "sgd"
+    """The local optimizer, as torch.optim's SGD or AdamW; its buffers start at zero in every round."""
+    schedule: Annotated[str, OneOf("step", "cosine")] = "step"
+    """step multiplies the rate by learning-rate-decay, whose default 1 keeps it constant; cosine falls from
+    learning-rate to 0 along half a period."""
     schedule_rounds: Annotated[int, Ge(0), When("schedule", ("cosine",))] = 0
     """Rounds after which cosine reaches 0; 0 is all rounds of the run."""
 
@@ -69,11 +70,6 @@ class TrainingSettings(Settings):
     """Clients that a process trains in one pass, their models stacked; not bit-identical to clients one by one. 0 is as
     many as fit where a client's step is shorter than starting it, and 1 elsewhere."""
 
-    def validate(self) -> None:
-        both = self.batch_limit and self.local_steps
-        rule, remedy = "contradicts local-steps", "set one of the two"
-        self.require(not both, "batch_limit", rule, remedy)
-
     def rate(self, round: int) -> float:
         """Return the learning rate of the steps of a round, 1-based: that of the schedule at t = round - 1."""
         t = round - 1
@@ -85,33 +81,40 @@ class TrainingSettings(Settings):
 
     def local_optimizer(self, parameters: Iterable[Tensor], round: int) -> "LocalOptimizer":
         """Return the optimizer of a client's round, which moves these very tensors."""
-        rate = self.rate(round)
-        if self.optimizer == "sgd":
-            return SGD(parameters, rate, self.momentum, self.weight_decay)
-        decoupled = self.optimizer == "adamw"
-        return Adam(parameters, rate, self.momentum, self.weight_decay, decoupled)
+        kind = SGD if self.optimizer == "sgd" else AdamW
+        return kind(parameters, self.rate(round), self.momentum, self.weight_decay)
 
     @property
     def coefficient_momentum(self) -> float:
-        """The momentum that FedNova's ||a||_1 counts: SGD's, and 0 of adam and adamw, whose steps alone are counted."""
+        """The momentum that FedNova's ||a||_1 counts: SGD's, and 0 of adamw, whose steps alone are counted."""
         return self.momentum if self.optimizer == "sgd" else 0.0
 
 
 class LocalOptimizer(ABC):
     """An optimizer of torch tensors whose rate may change from step to step."""
 
-    def __init__(self, parameters: Iterable[Tensor], rate: float) -> None:
+    def __init__(
+        self, parameters: Iterable[Tensor], rate: float, momentum: float, weight_decay: float
+    ) -> None:
         self.parameters = list(parameters)
         self.rate = rate
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.velocity: list[Tensor] = []
+        """Mean gradients, AdamW's m; SGD has none before its first step."""
         self.taken = 0
         """Steps so far."""
 
-    @abstractmethod
-    def rows(self, begin: int, end: int) -> "LocalOptimizer":
+    def rows(self, begin: int, end: int) -> Self:
         """Return the optimizer of some of the rows of parameters that are stacked; it moves these very tensors.
 
         Its steps are not counted here: who steps part by part sets `taken`.
         """
+        part = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, list):  # parameters, or a buffer of each
+                setattr(part, name, [tensor[begin:end] for tensor in value])
+        return part
 
     @abstractmethod
     def step(self, gradients: Iterable[Tensor]) -> None:
@@ -121,25 +124,10 @@ class LocalOptimizer(ABC):
 class SGD(LocalOptimizer):
     """v <- momentum v + g + weight_decay w;  w <- w - rate v."""
 
-    def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        rate: float,
-        momentum: float,
-        weight_decay: float,
-    ) -> None:
-        super().__init__(parameters, rate)
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.velocity: list[Tensor] = []
-
-    def rows(self, begin: int, end: int) -> "SGD":
+    def rows(self, begin: int, end: int) -> Self:
         if self.momentum and not self.velocity:
             self.velocity = [torch.zeros_like(weight) for weight in self.parameters]
-        weights = [weight[begin:end] for weight in self.parameters]
-        part = SGD(weights, self.rate, self.momentum, self.weight_decay)
-        part.velocity = [velocity[begin:end] for velocity in self.velocity]
-        return part
+        return super().rows(begin, end)
 
     @torch.no_grad()
     def step(self, gradients: Iterable[Tensor]) -> None:
@@ -157,54 +145,35 @@ class SGD(LocalOptimizer):
         torch._foreach_add_(self.parameters, directions, alpha=-self.rate)
 
 
-class Adam(LocalOptimizer):
-    """Adam (Kingma and Ba 2015), and AdamW (Loshchilov and Hutter 2019) where weight decay is `decoupled`.
+class AdamW(LocalOptimizer):
+    """AdamW (Loshchilov and Hutter 2019); without weight decay it is Adam (Kingma and Ba 2015).
 
-    m <- b1 m + (1 - b1) g;  s <- b2 s + (1 - b2) g^2;  w <- w - rate m' / (sqrt(s') + epsilon) with m' = m / (1 - b1^t)
-    and s' = s / (1 - b2^t) in step t = 1, 2, ... Adam's g has weight_decay w in it; AdamW first shrinks w by rate
-    weight_decay w. The order of the operations is torch.optim's, and so are the results to the bit.
+    m <- b1 m + (1 - b1) g;  s <- b2 s + (1 - b2) g^2;  w <- w - rate (m' / (sqrt(s') + epsilon) + weight_decay w) with
+    m' = m / (1 - b1^t) and s' = s / (1 - b2^t) in step t = 1, 2, ... The order of the operations is torch.optim's, and
+    so are the results to the bit.
     """
 
     def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        rate: float,
-        momentum: float,
-        weight_decay: float,
-        decoupled: bool,
+        self, parameters: Iterable[Tensor], rate: float, momentum: float, weight_decay: float
     ) -> None:
-        super().__init__(parameters, rate)
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.decoupled = decoupled
-        self.means = [torch.zeros_like(weight) for weight in self.parameters]
+        super().__init__(parameters, rate, momentum, weight_decay)
+        self.velocity = [torch.zeros_like(weight) for weight in self.parameters]
         self.squares = [torch.zeros_like(weight) for weight in self.parameters]
-
-    def rows(self, begin: int, end: int) -> "Adam":
-        no_parameters = ()  # for which no buffers are made: the rows share the ones that exist
-        part = Adam(no_parameters, self.rate, self.momentum, self.weight_decay, self.decoupled)
-        part.parameters = [weight[begin:end] for weight in self.parameters]
-        part.means = [mean[begin:end] for mean in self.means]
-        part.squares = [square[begin:end] for square in self.squares]
-        part.taken = self.taken
-        return part
 
     @torch.no_grad()
     def step(self, gradients: Iterable[Tensor]) -> None:
         self.taken += 1
         slopes = list(gradients)
-        if self.weight_decay and self.decoupled:
+        if self.weight_decay:
             torch._foreach_mul_(self.parameters, 1 - self.rate * self.weight_decay)
-        elif self.weight_decay:
-            slopes = list(torch._foreach_add(slopes, self.parameters, alpha=self.weight_decay))
-        torch._foreach_lerp_(self.means, slopes, 1 - self.momentum)
+        torch._foreach_lerp_(self.velocity, slopes, 1 - self.momentum)
         torch._foreach_mul_(self.squares, SECOND_MOMENTUM)
         torch._foreach_addcmul_(self.squares, slopes, slopes, 1 - SECOND_MOMENTUM)
         pace = self.rate / (1 - self.momentum**self.taken)
         roots = list(torch._foreach_sqrt(self.squares))
         torch._foreach_div_(roots, (1 - SECOND_MOMENTUM**self.taken) ** 0.5)
         torch._foreach_add_(roots, EPSILON)
-        torch._foreach_addcdiv_(self.parameters, self.means, roots, -pace)
+        torch._foreach_addcdiv_(self.parameters, self.velocity, roots, -pace)
 
 
 def clip(gradients: Sequence[Tensor], largest: float) -> list[Tensor]:

@@ -33,7 +33,7 @@ def fine_tuned(client: Client, settings: TrainingSettings, variants: Sequence[Va
         local_steps=0,
         learning_rate=settings.rate(client.round),
         learning_rate_decay=1.0,
-        schedule="constant",
+        schedule="step",
         schedule_rounds=0,
     )
     seed = seed_of(client.seed, FINE_TUNED)  # other batches than those of the round

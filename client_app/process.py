@@ -5,7 +5,6 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -39,12 +38,8 @@ def choose_device(wanted: str) -> str:
     """Return cpu or cuda. Raises SettingError when cuda is demanded and this process sees none."""
     seen = torch.cuda.is_available()
     if wanted == "cuda" and not seen:
-        hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
-        if hidden:
-            remedy = "give clients a share of one with --client-gpus 0.5"
-        else:
-            remedy = "use device = cpu, or a machine with one"
-        raise SettingError("device", wanted, f"this client sees no GPU; {remedy}")
+        remedy = "use device = cpu, a machine with one, or on Ray --client-gpus 0.5"
+        raise SettingError("device", wanted, "this client sees no GPU", remedy=remedy)
     return "cuda" if seen and wanted != "cpu" else "cpu"
 
 
@@ -78,13 +73,3 @@ def tune_allocator() -> None:
     if tune is not None:
         tune(M_MMAP_THRESHOLD, MMAP_BYTES)
         tune(M_TRIM_THRESHOLD, TRIM_BYTES)
-
-
-def hidden_gpus(device: str, workers: Sequence[Mapping[str, object]]) -> str:
-    """Return a hint for a run's first line when this machine has GPUs that no client was given; Ray gives none."""
-    if device == "cpu" or not torch.cuda.is_available():
-        return ""
-    if any(worker.get("device") == "cuda" for worker in workers):
-        return ""
-    remedy = "use --client-gpus 0.5"
-    return f"  (GPUs are hidden from clients; {remedy})"

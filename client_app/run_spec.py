@@ -35,20 +35,10 @@ class RunSpec:
 
     def to_json(self) -> str:
         """Return the spec as JSON."""
-        variants = {}
-        for variant in self.variants:
-            variants[name_in_messages(variant)] = asdict(variant)
-        fields = {
-            "data": asdict(self.data),
-            "training": asdict(self.training),
-            "model": self.model,
-            "model-settings": asdict(self.model_settings),
-            "variants": variants,
-            "seed": self.seed,
-            "device": self.device,
-            "folder": str(self.folder),
-            "code": self.code,
-            "rounds": self.rounds,
+        fields = asdict(self)
+        fields["folder"] = str(self.folder)
+        fields["variants"] = {
+            name_in_messages(variant): asdict(variant) for variant in self.variants
         }
         return json.dumps(fields, sort_keys=True)
 
@@ -62,18 +52,14 @@ class RunSpec:
         variants = []
         for name, stated in fields["variants"].items():
             variants.append(variant_class(name, modules)(**stated))
-        return RunSpec(
-            data=DataSettings(**fields["data"]),
-            training=TrainingSettings(**fields["training"]),
-            model=fields["model"],
-            model_settings=ModelSettings(**fields["model-settings"]),
-            variants=tuple(variants),
-            seed=fields["seed"],
-            device=fields["device"],
-            folder=Path(fields["folder"]),
-            code=fields["code"],
-            rounds=fields.get("rounds", 0),
-        )
+        fields |= {
+            "data": DataSettings(**fields["data"]),
+            "training": TrainingSettings(**fields["training"]),
+            "model_settings": ModelSettings(**fields["model_settings"]),
+            "variants": tuple(variants),
+            "folder": Path(fields["folder"]),
+        }
+        return RunSpec(**fields)
 
 
 def name_in_messages(variant: Variant) -> str:

@@ -7,8 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from client_app.client import Client, Variant
-from client_app.column_sums import asked_variants, asks_for_column_sums, is_standardization
-from client_app.features import changes_images, with_features
+from client_app.features import with_features
 from client_app.local_site import (
     DataChanged,
     LocalSite,
@@ -20,6 +19,7 @@ from client_app.memory import folder_of
 from client_app.models import build
 from client_app.process import choose_device, code_version, tune_allocator
 from client_app.run_spec import RunSpec, user_code_of
+from client_app.site_questions import asked_variants, asks_for_column_sums, is_standardization
 from client_app.state import State, copy, on_device, seed_of
 from client_app.training import private_names
 from client_app.vectorized import VectorizedTraining
@@ -61,7 +61,7 @@ class ClientRuntime:
                 run_spec.model_settings,
                 folder=run_spec.data.cache,
                 device=self.device,
-                changes_images=changes_images(run_spec.variants),
+                variants=run_spec.variants,
             )
         else:
             self.federation = site.open_data(run_spec)
@@ -144,9 +144,8 @@ class ClientRuntime:
         shared: State,
         broadcast: Mapping[str, State],
         memory: Mapping[str, State],
-        load: bool = True,
     ) -> Client:
-        """Return a client at the start of a round, with its tensors on the runtime's device.
+        """Return a client at the start of a round, with its tensors on the runtime's device; `load` loads its weights.
 
         Args:
             client: its number.
@@ -154,14 +153,13 @@ class ClientRuntime:
             shared: the weights that the server sent.
             broadcast: the other states that the server sent, by variant.
             memory: the states that the client saved in its last accepted round, by variant.
-            load: whether to load the client's weights into the runtime's model.
 
         Raises LookupError for a client that does not exist.
         """
         index = self.index_of(client)
         if self.site is not None:
             self.site.keep_data_hash(self.run_folder, self.digests["data"])
-        member = Client(
+        return Client(
             id=client,
             model=self.model,
             samples=self.federation.train(index, self.device),
@@ -172,9 +170,6 @@ class ClientRuntime:
             memory={name: on_device(state, self.device) for name, state in memory.items()},
             seed=seed_of(self.run_spec.seed, round, client),
         )
-        if load:
-            self.load(member)
-        return member
 
     def load(self, client: Client) -> None:
         """Load a client's weights into the runtime's model: the received ones and its private tensors."""
@@ -196,12 +191,11 @@ class ClientRuntime:
         )
 
     def answer(self, client: Client, question: str) -> dict[str, State]:
-        """Return the answers to `question`, by variant; variants that do not answer it are left out."""
+        """Return the answers of the variants that ask `question`, by variant."""
         answers = {}
         for variant in sorted_by_name(asked_variants(self.run_spec)):
-            answer = variant.answer(client, question)
-            if answer:
-                answers[variant.name] = answer
+            if question and variant.upload.question == question:
+                answers[variant.name] = variant.answer(client)
         return answers
 
 

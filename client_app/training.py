@@ -1,7 +1,9 @@
 """The local training loop, the same for every method."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,18 +56,35 @@ class Task:
         """
         inputs_B = self.client.samples.batch(indices_B, draws)
         labels_B = self.client.labels_N[indices_B]
-        if not self.overriding("loss_term"):
-            with self.precision(inputs_B):
-                logits_BC = self.client.model(inputs_B)
-            losses_B = self.losses(logits_BC, labels_B)
-        else:
-            with self.precision(inputs_B):
-                features_BD = self.client.model.features(inputs_B)
-                logits_BC = self.client.model.head(features_BD)
-            losses_B = self.losses(logits_BC, labels_B)
-            teacher_BC = None if self.teacher is None else self.teacher_logits(inputs_B)
-            losses_B = losses_B + self.terms(indices_B, features_BD, logits_BC, teacher_BC)
+        model = self.client.model
+        losses_B = self.sample_losses(indices_B, inputs_B, labels_B, model.features, model.head)
         return losses_B.mean()
+
+    def sample_losses(
+        self,
+        indices_B: Tensor,
+        inputs_B: Tensor,
+        labels_B: Tensor,
+        features: Callable[[Tensor], Tensor],
+        head: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Return (B,) the samples' losses with all terms; the model is head(features(inputs))."""
+        with self.precision(inputs_B):
+            features_BD = features(inputs_B)
+            logits_BC = head(features_BD)
+        losses_B = self.losses(logits_BC, labels_B)
+        adding = self.overriding("loss_term")
+        if not adding:
+            return losses_B
+        teacher_BC = None if self.teacher is None else self.teacher_logits(inputs_B)
+        weight = self.client.model.head.weight
+        features_BD = features_BD.to(weight)  # with autocast they are bfloat16
+        logits_BC = logits_BC.to(weight)
+        terms_B = torch.zeros_like(logits_BC[:, 0])
+        for variant in adding:
+            term_B = variant.loss_term(self.client, indices_B, features_BD, logits_BC, teacher_BC)
+            terms_B = terms_B + term_B
+        return losses_B + terms_B
 
     def precision(self, inputs_B: Tensor) -> torch.autocast:
         """Return the autocast context for a forward pass; it changes nothing unless precision = bfloat16."""
@@ -80,8 +99,8 @@ class Task:
         scale_C = self.scale_C
         offset_C = self.offset_C
         if self.client.parameters:  # every step changes them, and they may be part of both
-            scale_C = total_scale(self.client, self.variants)
-            offset_C = total_offset(self.client, self.variants)
+            scale_C = total(self.client, self.variants, "logit_scale", torch.mul)
+            offset_C = total(self.client, self.variants, "logit_offset", torch.add)
         if scale_C is not None:
             logits_BC = logits_BC * scale_C
         if offset_C is not None:
@@ -90,23 +109,6 @@ class Task:
         for variant in self.overriding("loss_weights"):
             losses_B = losses_B * variant.loss_weights(self.client, logits_BC, labels_B)
         return losses_B
-
-    def terms(
-        self,
-        indices_B: Tensor,
-        features_BD: Tensor,
-        logits_BC: Tensor,
-        teacher_BC: Tensor | None = None,
-    ) -> Tensor:
-        """Return (B,) the sum of the variants' loss terms, in the dtype of the weights."""
-        weight = self.client.model.head.weight
-        features_BD = features_BD.to(weight)
-        logits_BC = logits_BC.to(weight)
-        total_B = torch.zeros_like(logits_BC[:, 0])
-        for variant in self.overriding("loss_term"):
-            term_B = variant.loss_term(self.client, indices_B, features_BD, logits_BC, teacher_BC)
-            total_B = total_B + term_B
-        return total_B
 
     @torch.no_grad()
     def teacher_logits(self, inputs_B: Tensor) -> Tensor:
@@ -159,19 +161,6 @@ class Task:
             self.client.model.eval()
         return {variant.name: variant.before(self.client, self.loss) for variant in contributing}
 
-    def with_teacher(self) -> "Task":
-        """Return the task with a copy of the model as received in `teacher`, if a variant needs its logits."""
-        if not any("teacher" in variant.needs for variant in self.variants):
-            return self
-        return replace(self, teacher=copy(self.client.model.state_dict()))
-
-    def with_prepared(self, before: Mapping[str, Contribution]) -> "Task":
-        """Return the task with the states that `before` hooks prepared for `loss_term`, in `client.prepared`."""
-        prepared = {name: one.prepared for name, one in before.items() if one.prepared}
-        if not prepared:
-            return self
-        return replace(self, client=replace(self.client, prepared=prepared))
-
     def report(
         self,
         before: dict[str, Contribution],
@@ -199,6 +188,10 @@ class Task:
         learned = {name: copy(own) for name, own in self.client.parameters.items()}
         client = replace(self.client, parameters=learned)
         after = {variant.name: variant.after(client, trained) for variant in self.variants}
+        numbers: dict[str, float] = {}
+        for variant, own in merged("numbers", before, after).items():
+            numbers |= {f"{variant}/{name}": float(value) for name, value in own.items()}
+        check_numbers(numbers)
         private = private_names(self.client.model, self.variants)
         kept = {name: Contribution(memory=own) for name, own in learned.items()}
         memory = merged("memory", before, after, kept)
@@ -211,7 +204,7 @@ class Task:
             shared={name: tensor for name, tensor in state.items() if name not in private},
             uploads=merged("upload", before, after),
             memory=memory,
-            numbers=numbers_of(before, after),
+            numbers=numbers,
         )
 
 
@@ -225,8 +218,8 @@ def task_of(client: Client, variants: Sequence[Variant], settings: TrainingSetti
         client,
         variants,
         settings,
-        offset_C=total_offset(client, variants),
-        scale_C=total_scale(client, variants),
+        offset_C=total(client, variants, "logit_offset", torch.add),
+        scale_C=total(client, variants, "logit_scale", torch.mul),
     )
 
 
@@ -243,9 +236,13 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     Raises ValueError if two variants sample, or if a variant contributes a name both before and after
     training.
     """
-    task = task_of(client, variants, settings).with_teacher()
+    task = task_of(client, variants, settings)
+    if any("teacher" in variant.needs for variant in variants):
+        task = replace(task, teacher=copy(client.model.state_dict()))
     before = task.before()
-    task = task.with_prepared(before)
+    prepared = {name: one.prepared for name, one in before.items() if one.prepared}
+    if prepared:
+        task = replace(task, client=replace(task.client, prepared=prepared))
     client = task.client
     seed_global(client.seed, client.labels_N.device)
     client.model.train()
@@ -319,24 +316,19 @@ def with_parameters(client: Client, variants: Sequence[Variant]) -> Client:
     return replace(client, parameters=parameters)
 
 
-def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
-    """Return (C,) the sum of the logit offsets, with the head's device and dtype; None without offsets."""
-    total_C = None
-    for variant in variants:
-        offset_C = variant.logit_offset(client)
-        if offset_C is not None:
-            total_C = offset_C if total_C is None else total_C + offset_C
-    return None if total_C is None else total_C.to(client.model.head.weight)
-
-
-def total_scale(client: Client, variants: Sequence[Variant]) -> Tensor | None:
-    """Return (C,) the product of the logit scales, with the head's device and dtype; None without scales."""
-    total_C = None
-    for variant in variants:
-        scale_C = variant.logit_scale(client)
-        if scale_C is not None:
-            total_C = scale_C if total_C is None else total_C * scale_C
-    return None if total_C is None else total_C.to(client.model.head.weight)
+def total(
+    client: Client,
+    variants: Sequence[Variant],
+    hook: str,
+    combine: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor | None:
+    """Return (C,) what the variants give at a hook, combined, with the head's device and dtype; None if none does."""
+    given = [getattr(variant, hook)(client) for variant in variants]
+    given = [values_C for values_C in given if values_C is not None]
+    if not given:
+        return None
+    total_C: Tensor = reduce(combine, given)
+    return total_C.to(client.model.head.weight)
 
 
 def total_proximal_mu(variants: Sequence[Variant]) -> float:
@@ -411,39 +403,20 @@ def private_names(model: nn.Module, variants: Sequence[Variant]) -> frozenset[st
     return frozenset().union(*(variant.private_names(model) for variant in variants))
 
 
-def merged(field: str, *stages: dict[str, Contribution]) -> dict[str, State]:
-    """Merge one field (upload or memory) of the contributions of a round's stages, by variant.
+def merged(field: str, *stages: dict[str, Contribution]) -> dict[str, dict[str, Any]]:
+    """Merge one field (upload, memory or numbers) of the contributions of a round's stages, by variant.
 
     Raises ValueError if a variant contributes the same name at two stages.
     """
-    result: dict[str, State] = {}
+    result: dict[str, dict[str, Any]] = {}
     for stage in stages:
         for name, contribution in stage.items():
-            state: State = getattr(contribution, field)
+            contributed = getattr(contribution, field)
             earlier = result.get(name, {})
-            twice = sorted(state.keys() & earlier.keys())
+            twice = sorted(contributed.keys() & earlier.keys())
             if twice:
                 rule = f"contributes {twice} to the {field} twice: before training, after it, or as parameters"
                 raise ValueError(f"{name} {rule}")
-            if state:
-                result[name] = {**earlier, **state}
-    return result
-
-
-def numbers_of(*stages: dict[str, Contribution]) -> dict[str, float]:
-    """Return the numbers of the contributions before and after training, by VARIANT/NAME.
-
-    Raises ValueError for a number contributed both times, or one that `check_numbers` refuses.
-    """
-    result: dict[str, float] = {}
-    for stage in stages:
-        for variant, contribution in stage.items():
-            for name, value in contribution.numbers.items():
-                full_name = f"{variant}/{name}"
-                if full_name in result:
-                    raise ValueError(
-                        f"{variant} contributes the number {name} before and after training"
-                    )
-                result[full_name] = float(value)
-    check_numbers(result)
+            if contributed:
+                result[name] = {**earlier, **contributed}
     return result

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
-from client_app.client import Client, Contribution, Report, Variant, overrides
-from client_app.models.classifier import Classifier, channels_go_last
+from client_app.client import Client, Report, Variant, overrides
+from client_app.models.classifier import Classifier, channels_go_last, functional_parts
 from client_app.optimizer import TrainingSettings, clip
 from client_app.state import State, copy, size, split_prefix
-from client_app.training import Task, batches, task_of, train_round
+from client_app.training import Task, batches, task_of
 from data import Samples
 from data.text import sentence
 
@@ -48,12 +48,8 @@ class LabelsInPass:
     """(B,): a pass numbers the samples of its batch 0 to B - 1."""
 
 
-TrainingOutcome = tuple[Client, Report | Exception, float]
-"""A client, what it sends and keeps or why it cannot, and the seconds of its work."""
-
-
 class VectorizedTraining:
-    """Trains the clients of one process, up to clients-per-pass of them in one pass."""
+    """Trains clients of one process in passes, up to clients-per-pass of them in each."""
 
     def __init__(
         self,
@@ -71,58 +67,41 @@ class VectorizedTraining:
         self.mixing = not self.obstacle and mixes(model, shape)
         """Whether a sample's result depends on the others of its batch, so that no batch can be filled up."""
 
-    def train(self, clients: Sequence[Client]) -> Iterator[TrainingOutcome]:
-        """Yield every client's outcome, those of a pass one after the other."""
+    def train(self, clients: Sequence[Client]) -> dict[int, tuple[Report, float]]:
+        """Return the reports of clients by number, each with the seconds of its share of a pass.
+
+        Clients that stack with no other, and those of a pass that fails, as for lack of memory, are left out.
+        """
+        reports: dict[int, tuple[Report, float]] = {}
+        for tasks in self.passes(clients):
+            began = time.perf_counter()
+            try:
+                states = [self.state_of(task.client) for task in tasks]
+                of_pass = train_stacked(tasks, states, self.mixing)
+            except Exception as error:
+                log.warning("%d clients train one by one: %s", len(tasks), error)
+                continue
+            seconds = (time.perf_counter() - began) / len(tasks)
+            for task, report in zip(tasks, of_pass, strict=True):
+                reports[task.client.id] = report, seconds
+        return reports
+
+    def passes(self, clients: Sequence[Client]) -> Iterator[list[Task]]:
+        """Yield the tasks of clients that are stacked, those with the most samples first."""
         groups: dict[object, list[Task]] = {}
         # Clients of about one size share a pass, so that their batches are alike.
         for client in sorted(clients, key=lambda client: -len(client.samples)):
-            try:
-                task = task_of(client, self.variants, self.settings)
-            except Exception as error:
-                yield client, error, 0.0
-            else:
-                groups.setdefault(self.what_stacks(task), []).append(task)
+            if self.mixing and len(client.samples) == 1:
+                continue  # batch norm has no variance of a single example
+            task = task_of(client, self.variants, self.settings)
+            shapes = {name: tuple(tensor.shape) for name, tensor in facts_of(task).items()}
+            groups.setdefault(tuple(sorted(shapes.items())), []).append(task)
         most = self.settings.clients_per_pass
         for tasks in groups.values():
             for first in range(0, len(tasks), most):
-                yield from self.attempt(tasks[first : first + most])
-
-    def what_stacks(self, task: Task) -> object:
-        """Return what clients must have in common to be stacked; of one example with batch norm, nothing."""
-        client = task.client
-        if self.mixing and len(client.samples) == 1:
-            return client.id
-        shapes = {name: tuple(tensor.shape) for name, tensor in facts_of(task).items()}
-        return tuple(sorted(shapes.items()))
-
-    def attempt(self, tasks: Sequence[Task]) -> Iterator[TrainingOutcome]:
-        """Yield the outcomes of one pass; where it fails, as for lack of memory, those of its two halves."""
-        began = time.perf_counter()
-        if len(tasks) == 1:
-            client = tasks[0].client
-            outcome: Report | Exception
-            try:
-                client.model.load_state_dict(self.state_of(client))
-                outcome = train_round(client, self.variants, self.settings)
-            except Exception as error:
-                outcome = error
-            yield client, outcome, time.perf_counter() - began
-            return
-        try:
-            states = [self.state_of(task.client) for task in tasks]
-            reports = train_stacked(tasks, states, self.mixing)
-        except Exception as error:
-            rule = "%d clients cannot train together, their halves are tried: %s"
-            log.warning(rule, len(tasks), error)
-        else:
-            seconds = (time.perf_counter() - began) / len(tasks)
-            for task, report in zip(tasks, reports, strict=True):
-                yield task.client, report, seconds
-            return
-        torch.cuda.empty_cache()  # out here, where the error holds no tensor any more
-        middle = len(tasks) // 2
-        yield from self.attempt(tasks[:middle])
-        yield from self.attempt(tasks[middle:])
+                together = tasks[first : first + most]
+                if len(together) > 1:
+                    yield together
 
 
 def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) -> list[Report]:
@@ -132,7 +111,10 @@ def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) 
     """
     model = tasks[0].client.model
     settings = tasks[0].settings
-    before = [contributions(task, state) for task, state in zip(tasks, states, strict=True)]
+    before = []
+    for task, state in zip(tasks, states, strict=True):
+        load_for(task, "before", state)
+        before.append(task.before())
     model.train()
     # Frozen weights are the same for all clients. Of the others, `weights` are trained, and `rest` are buffers.
     frozen_names = [name for name, weight in model.named_parameters() if not weight.requires_grad]
@@ -147,7 +129,9 @@ def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) 
     plans = [list(batches(task.client, settings)) for task in tasks]
     totals_K = torch.zeros(len(tasks), dtype=torch.float64, device=source.device)
     mapped_loss = torch.vmap(partial(mean_loss, tasks[0], frozen))
-    mapped_offsets = torch.vmap(partial(corrected, tasks[0]))
+    mapped_offsets = torch.vmap(
+        lambda gradients, weights, about: seen(tasks[0], about).corrected(gradients, weights)
+    )
     mapped_clip = torch.vmap(partial(clip, largest=settings.clip_norm))
     for step in range(len(plans[0])):
         optimizer.taken = step
@@ -183,8 +167,15 @@ def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) 
         state = {}
         for name in model.state_dict():
             state[name] = frozen[name] if name in frozen else stacked[name][row]
-        reports.append(reported(task, before[row], steps, total / steps, state))
+        load_for(task, "after", state)
+        reports.append(task.report(before[row], steps, total / steps, state))
     return reports
+
+
+def load_for(task: Task, hook: str, state: State) -> None:
+    """Load a client's state into the model where a variant's hook looks at it."""
+    if task.overriding(hook):
+        task.client.model.load_state_dict(state)
 
 
 def without(state: State, names: Container[str]) -> dict[str, Tensor]:
@@ -214,27 +205,6 @@ def laid_out(layer: nn.Module, inputs: tuple[Tensor], images: Tensor) -> Tensor:
     return images.movedim(-3, -1).contiguous().movedim(-1, -3)
 
 
-def contributions(task: Task, state: State) -> dict[str, Contribution]:
-    """Return what a client's variants contribute before training; the model is loaded where one looks at it."""
-    if not task.overriding("before"):
-        return {}
-    task.client.model.load_state_dict(state)
-    return task.before()
-
-
-def reported(
-    task: Task,
-    before: dict[str, Contribution],
-    steps: int,
-    loss: float,
-    state: State,
-) -> Report:
-    """Return a client's report; the model is loaded where a variant may look at it."""
-    if task.overriding("after"):
-        task.client.model.load_state_dict(state)
-    return task.report(before, steps, loss, state)
-
-
 def mean_loss(
     task: Task,
     frozen: State,
@@ -246,32 +216,11 @@ def mean_loss(
     share_B: Tensor,
 ) -> Tensor:
     """Return () a client's mean loss over the samples whose share is not 0."""
-    model = task.client.model
-    state = {**weights, **rest, **frozen}
-    task = seen(task, about, labels_B)
-    if not task.overriding("loss_term"):
-        with task.precision(inputs_B):
-            logits_BC = functional_call(model, state, (inputs_B,))
-        return (task.losses(logits_BC, labels_B) * share_B).sum()
-
-    by_part = split_prefix(state, ".")  # a model whose features have no state has none there
-    with task.precision(inputs_B):
-        features_BD = functional_call(model.features, by_part.get("features", {}), inputs_B)
-        logits_BC = functional_call(model.head, by_part["head"], features_BD)
-    losses_B = task.losses(logits_BC, labels_B)
+    features, head = functional_parts(task.client.model, {**weights, **rest, **frozen})
     indices_B = torch.arange(len(labels_B), device=labels_B.device)
-    losses_B = losses_B + task.terms(indices_B, features_BD, logits_BC)
+    task = seen(task, about, labels_B)
+    losses_B = task.sample_losses(indices_B, inputs_B, labels_B, features, head)
     return (losses_B * share_B).sum()
-
-
-def corrected(
-    task: Task,
-    gradients: Sequence[Tensor],
-    parameters: State,
-    about: State,
-) -> list[Tensor]:
-    """Return a client's gradients with all offsets."""
-    return list(seen(task, about).corrected(gradients, parameters))
 
 
 def facts_of(task: Task) -> State:
@@ -394,21 +343,15 @@ def fitting_clients(model: Classifier, shape: tuple[int, ...], batch_size: int) 
 @torch.no_grad()
 def multiplications(model: Classifier, shape: tuple[int, ...]) -> int:
     """Return the multiplications of linear layers and convolutions in one sample's pass."""
-    counts: list[int] = []
+    from torch.utils.flop_counter import FlopCounterMode  # takes time, and few runs count
 
-    def count(layer: nn.Linear | nn.Conv2d, inputs: tuple[Tensor], outputs: Tensor) -> None:
-        places = outputs.numel() // len(layer.weight) // 2  # pixels, or 1 of a linear layer
-        counts.append(layer.weight.numel() * places)
-
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
-    hooks = [layer.register_forward_hook(count) for layer in layers]
     mode = model.training
     model.eval()
-    model(torch.zeros(2, *shape, device=model.head.weight.device))  # as own models are tried
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(2, *shape, device=model.head.weight.device))  # as own models are tried
     model.train(mode)
-    for hook in hooks:
-        hook.remove()
-    return sum(counts)
+    flops: int = counter.get_total_flops()
+    return flops // 4  # of two samples, and with each an addition
 
 
 MAPPED_HOOKS = ("loss_weights", "loss_term", "gradient_offset")

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.dataset import Dataset
 from data.errors import DataError
 from data.federation import Federation
+from data.readers.array_types import Array
 from data.readers.catalog import is_own, is_sites, members
 from data.readers.image_files import ImageFiles
 from data.readers.input_columns import ORDER_COUNTS, column_labels
@@ -70,7 +70,8 @@ def refuse_copies(data: Dataset) -> None:
 
 def warnings_of_copies(data: Dataset) -> list[str]:
     """Return a sentence for a test set that has samples of the training set; none for another one."""
-    return list(filter(None, _copies(data)[1:]))
+    _, warnings = _copies(data)
+    return warnings
 
 
 def _is_compared(settings: DataSettings) -> bool:
@@ -87,11 +88,7 @@ def _of_columns(settings: DataSettings) -> Iterator[str]:
     if len(names) < 2 or len(settings.shape) != 1:
         return
     for name in filter(is_own, names):
-        try:
-            columns = input_columns(name, settings)
-        except DataError:  # there is no such file any more: the run reads a cached copy
-            continue
-        if not columns:
+        if not input_columns(name, settings):
             yield f"{path_of(name, settings)}: {ORDER_COUNTS}: it must be that of the other files"
 
 
@@ -135,7 +132,7 @@ def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str
 
 
 @lru_cache(maxsize=4)  # a run refuses first and warns later
-def _copies(data: Dataset) -> tuple[str, str]:
+def _copies(data: Dataset) -> tuple[str, list[str]]:
     """Return what makes any training senseless, and what is said of test samples that are copies; empty for nothing.
 
     So many samples are compared as take about two seconds.
@@ -147,11 +144,11 @@ def _copies(data: Dataset) -> tuple[str, str]:
     most = min(MOST_TRAINED, MOST_BYTES // bytes_per_sample)
     number_of = {digest: number for number, digest in _digests(trained, most)}
     if len(number_of) == 1 and len(trained) > 1:
-        return "all training samples that were looked at are the same: nothing can be learned", ""
+        return "all training samples that were looked at are the same: nothing can be learned", []
     compared = dict(_digests(tests, MOST_TESTS))
     copies = [number for number, digest in compared.items() if digest in number_of]
     if not copies:
-        return "", ""
+        return "", []
     what = "images" if len(data.shape) == 3 else "rows"
     first = copies[0]
     example = f"(test sample {first} is training sample {number_of[compared[first]]})"
@@ -159,10 +156,10 @@ def _copies(data: Dataset) -> tuple[str, str]:
     refusal = ""
     if len(copies) == len(compared) and what == "images":
         refusal = f"all {found}: test on images that no client trains on"
-    return refusal, f"{len(copies)} of {found}, so that their scores are not those of unseen data"
+    return refusal, [f"{len(copies)} of {found}, so that their scores are not those of unseen data"]
 
 
-def _digests(inputs: NDArray[np.generic], most: int) -> Iterator[tuple[int, bytes]]:
+def _digests(inputs: Array, most: int) -> Iterator[tuple[int, bytes]]:
     """Yield the indices of at most `most` samples, at least one, spread evenly, each with a hash of the sample."""
     count = min(len(inputs), max(1, most))
     for place in range(count):

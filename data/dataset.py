@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.errors import DataError, text_of
 from data.readers import cache
 from data.readers.array_conversion import checked
+from data.readers.array_types import Array, Integers
 from data.readers.catalog import KNOWN, domain_names, has_domains, is_own, is_sites, members
 from data.readers.image_files import ImageFiles, as_float, letters_of
 from data.readers.input_columns import column_labels, order_of
@@ -23,7 +23,7 @@ from data.settings import OF_OWN, DataSettings
 
 log = logging.getLogger("fedskew")
 SPLITS = ("train", "test", "val")
-Arrays = dict[str, NDArray[np.generic]]
+Arrays = dict[str, Array]
 """The arrays of a data set by name, such as train_inputs, as its cached copy stores them."""
 
 
@@ -31,12 +31,12 @@ Arrays = dict[str, NDArray[np.generic]]
 class SplitData:
     """The N samples of one split."""
 
-    inputs: NDArray[np.generic] | ImageFiles
+    inputs: Array | ImageFiles
     """(N, *shape), uint8 or float32, memory-mapped and read-only; for ImageNet-LT image files, decoded on demand."""
-    labels: NDArray[np.int64]
-    domains: NDArray[np.int64] | None = None
+    labels: Integers
+    domains: Integers | None = None
     """(N,): each sample's index into domain_names; None where there are no domains."""
-    subjects: NDArray[np.int64] | None = None
+    subjects: Integers | None = None
     """(N,): the subject (patient) of each sample, unique across domains and comparable within the split only.
 
     None if the data do not name the subjects. If only some domains name them, each sample of the others counts as a
@@ -103,22 +103,26 @@ def load(settings: DataSettings) -> Dataset:
     arrays, content = cache.cached(lambda: _folder(settings, names), lambda: _read(settings, names))
 
     domains: tuple[str, ...] = ()
-    # A table's sites are domains only under these partitions. Under any other one, its rows are pooled.
+    # A table's sites are domains only under this partition. Under any other one, its rows are pooled.
     if "domain_names" in arrays and settings.partition == "domains":
         domains = decoded(arrays["domain_names"])
     elif has_domains(settings.dataset):
         domains = domain_names(names)
 
-    def numbers(name: str) -> NDArray[np.int64] | None:
+    def numbers(name: str) -> Integers | None:
         return np.array(arrays[name], np.int64) if name in arrays else None
 
     splits = {}
     for key in SPLITS:
         labels = numbers(f"{key}_labels")
         if labels is not None:
-            inputs = arrays[f"{key}_inputs"]
+            inputs: Array | ImageFiles = arrays[f"{key}_inputs"]
+            if settings.in_files:  # of ImageNet-LT, whose inputs are paths
+                folder = Path(settings.data_root).expanduser() / "ImageNet"
+                paths = np.array(inputs, np.uint8)
+                inputs = ImageFiles(folder, paths, settings.shape, central=True, settings=settings)
             splits[key] = SplitData(
-                inputs=_image_files(settings, inputs) if settings.in_files else inputs,
+                inputs=inputs,
                 labels=labels,
                 domains=numbers(f"{key}_domains") if domains else None,
                 subjects=numbers(f"{key}_subjects"),
@@ -126,7 +130,7 @@ def load(settings: DataSettings) -> Dataset:
     columns = decoded(arrays["input_columns"]) if "input_columns" in arrays else ()
     medians: dict[str, float] = {}
     if "medians" in arrays:
-        medians_F = np.array(arrays["medians"], np.float64).tolist()
+        medians_F = arrays["medians"].tolist()
         medians = dict(zip(column_labels(columns, len(medians_F)), medians_F, strict=True))
     return Dataset(
         name=settings.dataset,
@@ -159,18 +163,6 @@ def missing(settings: DataSettings) -> dict[str, str]:
         except DataError as error:
             absent[name] = str(error)
     return absent
-
-
-def _image_files(settings: DataSettings, names: NDArray[np.generic]) -> ImageFiles:
-    """Return the images of ImageNet-LT, which stay in their files."""
-    channels, height, width = settings.shape
-    return ImageFiles(
-        Path(settings.data_root).expanduser() / "ImageNet",
-        names=np.array(names, np.uint8),
-        size=(channels, height, width),
-        central=True,
-        settings=settings,
-    )
 
 
 def _folder(settings: DataSettings, names: tuple[str, ...]) -> Path:
@@ -210,10 +202,11 @@ def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
     columns = [raw.input_columns for raw in raws if raw.input_columns]
     if columns:
         arrays["input_columns"] = letters_of(columns[0])
-    if len(raws) == 1 and raws[0].medians:
-        arrays["medians"] = np.array(raws[0].medians, np.float64)
-    if raws[0].sites and len(raws) == 1:
-        arrays["domain_names"] = letters_of(raws[0].sites)
+    if len(raws) == 1:
+        if raws[0].medians:
+            arrays["medians"] = np.array(raws[0].medians, np.float64)
+        if raws[0].sites:
+            arrays["domain_names"] = letters_of(raws[0].sites)
     if settings.in_files:
         for key, split in raws[0].splits.items():
             images: Any = split.images
@@ -240,7 +233,7 @@ def _inputs_and_labels(raws: list[Raw], settings: DataSettings) -> Arrays:
     for raw in raws:
         places = raw.train.where, first.train.where
         orders.append(_order(raw.input_columns, first.input_columns, *places))
-    inputs: dict[str, list[NDArray[np.generic]]] = {}
+    inputs: dict[str, list[Array]] = {}
     arrays: Arrays = {}
     in_files = True
     for key in SPLITS:
@@ -271,7 +264,7 @@ def _inputs_and_labels(raws: list[Raw], settings: DataSettings) -> Arrays:
 
 def _order(
     present: tuple[str, ...], wanted: tuple[str, ...], where: str, wanted_by: str
-) -> NDArray[np.int64] | None:
+) -> Integers | None:
     """Return the order that brings input columns into that of `wanted`; None where they are in it or lack names.
 
     Raises DataError as `order_of`.
@@ -311,6 +304,6 @@ def _domains_and_subjects(raws: list[Raw], key: str, has_domains: bool) -> Array
     return arrays
 
 
-def decoded(names: NDArray[np.generic]) -> tuple[str, ...]:
+def decoded(names: Array) -> tuple[str, ...]:
     """Return the names in an array of `letters_of`."""
     return tuple(row.tobytes().rstrip(b"\0").decode() for row in names)

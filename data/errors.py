@@ -63,10 +63,8 @@ def either(options: Sequence[SetOption]) -> tuple[str | SetOption, ...]:
     """Return the remedy that any one of these settings is."""
     parts: list[str | SetOption] = []
     for option in options:
-        if parts:
-            parts.append(" or ")
-        parts.append(option)
-    return tuple(parts)
+        parts += [" or ", option]
+    return tuple(parts[1:])
 
 
 class InputError(ValueError):

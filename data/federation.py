@@ -1,15 +1,20 @@
-"""The data of all clients: a seed draws a subset of a data set and partitions it over the clients."""
+"""The data of all clients: a seed draws a subset of a data set and partitions it over the clients.
 
+`write_sites` writes a file OUT/NAME/data.npz per client for a trial between sites (`fedskew data export-sites`).
+"""
+
+import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from data.dataset import Dataset, SplitData, load
 from data.errors import DataError, SettingError
-from data.partition_files import path_of, read
+from data.files import bound_path
+from data.partition_files import read
 from data.partitions import (
     Indices,
     classes_per_client,
@@ -23,12 +28,12 @@ from data.partitions import (
     llt,
     quantity,
 )
+from data.readers.array_types import Array, Integers
 from data.readers.catalog import is_sites
 from data.readers.image_files import ImageFiles
-from data.resolve import resolve
+from data.resolve import agreement_of, resolve
 from data.samples import SampleCache, Samples
 from data.settings import DataSettings
-from data.sites import agreement_of
 from data.standardization import column_sums, standardization
 from data.subsets import hold_out, long_tail, split_validation, subset, validation_as_test
 
@@ -49,7 +54,7 @@ class Federation:
     """The index of each client's domain in `dataset.domain_names`; None unless every client has exactly one domain."""
     global_test: Indices
     """Sorted indices into the test set: the global test set."""
-    counts_KC: NDArray[np.int64]
+    counts_KC: Integers
     """(clients, classes): the number of training samples of each class at each client."""
     augmentation: str
     """The augmentation of training images; it is applied in training steps only."""
@@ -135,12 +140,12 @@ class Federation:
         assert data.val is not None and data.val.domains is not None and self.domains is not None
         return data.val, np.flatnonzero(data.val.domains == self.domains[client])
 
-    def subjects(self, kind: str, client: int | None = None) -> NDArray[np.int64] | None:
+    def subjects(self, kind: str, client: int | None = None) -> Integers | None:
         """Return (N,): the subject of each sample that `selected` chooses; None if the data do not name them."""
         split, indices = self.selected(kind, client)
         return None if split.subjects is None else split.subjects[indices]
 
-    def tested_C(self, kind: str, client: int) -> NDArray[np.int64]:
+    def tested_C(self, kind: str, client: int) -> Integers:
         """Return (C,): how many samples of each class `client` is evaluated on.
 
         If all samples of a subject are evaluated together, each subject counts once.
@@ -190,7 +195,7 @@ class Federation:
         return samples
 
 
-def _to_device(device: str, array: NDArray[np.generic]) -> torch.Tensor:
+def _to_device(device: str, array: Array) -> torch.Tensor:
     return torch.from_numpy(array).to(device)
 
 
@@ -214,7 +219,7 @@ def federate(settings: DataSettings, seed: int) -> Federation:
         last = max(part[-1] for part in parts)
         if last >= len(data.train.labels):
             rule = f"has sample {last}, and the data have {len(data.train.labels)}, from 0"
-            raise DataError(rule, where=str(path_of(settings.partition_file)))
+            raise DataError(rule, where=str(bound_path(settings.partition_file)))
     else:
         holdout, parts = _drawn(settings, data, seed)
     return _federation(settings, data, parts, holdout, seed)
@@ -304,11 +309,11 @@ def _federation(
     if not (data.mean and data.std):
         trained = np.concatenate(parts)
         assert not isinstance(data.train.inputs, ImageFiles)  # images have a mean of their own
-        mean, std = standardization(column_sums(data.train.inputs, trained))
+        mean, std = standardization(column_sums(data.train.inputs[trained]))
         data = replace(data, mean=data.mean or mean, std=data.std or std)
         standardized_rows = len(trained)
     counts = [np.bincount(data.train.labels[part], minlength=data.num_classes) for part in parts]
-    counts_KC: NDArray[np.int64] = np.stack(counts).astype(np.int64)
+    counts_KC: Integers = np.stack(counts).astype(np.int64)
 
     # A group of indices is hashed only if its setting is used.
     groups = [parts, list(test_parts or ()), [global_test]]
@@ -368,3 +373,66 @@ def partition_indices(
         case _:
             balanced = settings.lda_form == "balanced"
             return lda(labels_N, clients, alpha, draws, min_samples, balanced)
+
+
+# ---- a folder per client ---------------------------------------------------------------------------------------------
+
+
+def write_sites(federation: Federation, out: Path) -> list[Path]:
+    """Write a folder for every client, so that the npz reader gives its samples, and return the folders by client.
+
+    Raises DataError where `out` is no empty folder, or images stay in their files.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError("must be an empty folder, or none", where=str(out))
+    data = federation.dataset
+    if not isinstance(data.train.inputs, np.ndarray):
+        rule = "its images stay in their files, and are not copied into folders"
+        raise DataError(rule, where=data.name)
+    folders = [out / site for site in site_names(federation)]
+    for client, folder in enumerate(folders):
+        folder.mkdir(parents=True)
+        np.savez(folder / "data.npz", allow_pickle=False, **arrays(federation, client))
+    return folders
+
+
+def site_names(federation: Federation) -> list[str]:
+    """Return a name for each client: its domain's, with a number where several are of one; or site-NUMBER."""
+    if federation.domains is None:
+        return [f"site-{client}" for client in range(federation.clients)]
+    names = []
+    for domain in federation.domains:
+        # Letters, digits, - and _, as a site's name must be.
+        slug = re.sub(r"[^A-Za-z0-9_-]+", "-", federation.dataset.domain_names[domain])
+        names.append(slug.strip("-_")[:34] or "sites")
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name}-{client}" for client, name in enumerate(names)]
+
+
+def arrays(federation: Federation, client: int) -> dict[str, Array]:
+    """Return one client's samples as an npz file of one's own data holds them."""
+    data = federation.dataset
+    kinds = {"test": "test", "train": "train"}
+    if federation.validated:
+        kinds["validation"] = "val"
+    client_arrays: dict[str, Array] = {}
+    subjects_before = 0
+    for kind, key in kinds.items():
+        split, indices = federation.selected(kind, client)
+        assert isinstance(split.inputs, np.ndarray)
+        inputs = split.inputs[indices]
+        if inputs.ndim == 4:
+            inputs = inputs.transpose(0, 2, 3, 1)  # (N, H, W, C), as npz files have images
+        client_arrays[f"{key}_images"] = inputs
+        client_arrays[f"{key}_labels"] = split.labels[indices]
+        # With test_subjects in the file, subjects would be tested as one.
+        if split.subjects is None or (kind == "test" and not data.tests_subjects):
+            continue
+        # A number is in one split alone, as a subject is.
+        subjects, number_N = np.unique(split.subjects[indices], return_inverse=True)
+        client_arrays[f"{key}_subjects"] = number_N + subjects_before
+        subjects_before += len(subjects)
+    if data.input_columns:
+        client_arrays["columns"] = np.array(data.input_columns)
+    return client_arrays

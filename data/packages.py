@@ -39,8 +39,6 @@ EXTRAS = {
     "uvicorn": "coordinator",
 }
 """By importable name, the extra of each package that more than one place of FedSkew needs."""
-DISTRIBUTIONS = {"sklearn": "scikit-learn"}
-"""Names on the package index, where they differ from the importable ones."""
 EVERYTHING = "all"
 """The extra that has these extras."""
 
@@ -86,16 +84,9 @@ def needed(module: str, extra: str, where: object, verb: str = "reads") -> Any:
     try:
         return import_module(module)
     except ImportError:
-        rule = (
-            f"{package_of(module)} {verb} it and is not installed: pip install 'fedskew[{extra}]'"
-        )
+        package = module.partition(".")[0]
+        rule = f"{package} {verb} it and is not installed: pip install 'fedskew[{extra}]'"
         raise DataError(rule, where=str(where)) from None
-
-
-def package_of(module: str) -> str:
-    """Return the name on the package index of what has an importable module."""
-    name = module.split(".")[0]
-    return DISTRIBUTIONS.get(name, name)
 
 
 def explained(error: ModuleNotFoundError, extra: str = "") -> str:
@@ -107,6 +98,6 @@ def explained(error: ModuleNotFoundError, extra: str = "") -> str:
     if name not in EXTRAS:
         return ""
     return (
-        f"{package_of(name)} is not installed, and this command needs it: "
+        f"{name} is not installed, and this command needs it: "
         f"pip install 'fedskew[{extra or EXTRAS[name]}]', or 'fedskew[{EVERYTHING}]' for every command"
     )

@@ -7,12 +7,15 @@ client. The arrays are disjoint. Together they cover every sample, except in `do
 import hashlib
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from data.errors import SettingError
+from data.readers.array_types import Integers
 from data.rules import require
 
-Indices = NDArray[np.int64]
+Indices = Integers
+Shares = NDArray[np.float64]
 
 GROUP = 10
 """feddf: clients that share one Dirichlet partition."""
@@ -26,13 +29,13 @@ HOPELESS = 30
 Poisson with mean 30, only one draw in 10^13 leaves none."""
 
 
-def generator(seed: int, purpose: str) -> np.random.Generator:
+def generator(seed: int, purpose: str) -> Generator:
     """Return a generator that depends on the run's seed and the purpose's name alone: no draw changes another one's."""
     digest = hashlib.sha256(f"{seed}\n{purpose}".encode()).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
-def iid(labels_N: NDArray[np.int64], clients: int, generator: np.random.Generator) -> list[Indices]:
+def iid(labels_N: Integers, clients: int, generator: Generator) -> list[Indices]:
     """Shuffle and divide; sizes differ by at most one."""
     total = len(labels_N)
     _require_enough(total, clients, 1)
@@ -42,10 +45,10 @@ def iid(labels_N: NDArray[np.int64], clients: int, generator: np.random.Generato
 
 
 def lda(
-    labels_N: NDArray[np.int64],
+    labels_N: Integers,
     clients: int,
     alpha: float,
-    generator: np.random.Generator,
+    generator: Generator,
     min_samples: int = 10,
     balanced: bool = True,
 ) -> list[Indices]:
@@ -59,17 +62,16 @@ def lda(
         SettingError: the minimum cannot be met, was not met in `DRAWS` draws, or is very unlikely to be met (HOPELESS).
     """
     _require_enough(len(labels_N), clients, min_samples)
-    what = f"min-samples = {min_samples}"
     sizes_C = np.bincount(labels_N)
-    counts_KC = _first_draw(sizes_C, clients, alpha, generator, min_samples, what, balanced)
+    counts_KC = _first_draw(sizes_C, clients, alpha, generator, min_samples, balanced)
     return _assign(labels_N, counts_KC, generator)
 
 
 def feddf(
-    labels_N: NDArray[np.int64],
+    labels_N: Integers,
     clients: int,
     alpha: float,
-    generator: np.random.Generator,
+    generator: Generator,
 ) -> list[Indices]:
     """Partition groups of ten clients independently as `lda` does, then cut the result into parts of equal size.
 
@@ -96,20 +98,19 @@ def feddf(
     for group, size in zip(groups, members.tolist(), strict=True):
         labels_G = labels_N[group]
         least = len(group) // 2 // size
-        what = f"{least}, half of an even share,"
         sizes_C = np.bincount(labels_G)
-        counts_KC = _first_draw(sizes_C, size, alpha, generator, least, what)
+        counts_KC = _first_draw(sizes_C, size, alpha, generator, least)
         chain += [group[part] for part in _divided(labels_G, counts_KC)]
     equal_parts = np.array_split(np.concatenate(chain), clients)
     return [np.sort(part) for part in equal_parts]
 
 
 def llt(
-    labels_N: NDArray[np.int64],
+    labels_N: Integers,
     clients: int,
     classes: int,
     alpha: float,
-    generator: np.random.Generator,
+    generator: Generator,
 ) -> list[Indices]:
     """Give the share `alpha` of class k to its main clients k, k + C, k + 2C, ... and the rest to all other clients.
 
@@ -134,7 +135,7 @@ def quantity(
     total: int,
     clients: int,
     alpha: float,
-    generator: np.random.Generator,
+    generator: Generator,
     min_samples: int,
 ) -> list[Indices]:
     """Split all samples as one class of plain `lda`: clients differ in size but not in class distribution.
@@ -146,11 +147,11 @@ def quantity(
 
 
 def classes_per_client(
-    labels_N: NDArray[np.int64],
+    labels_N: Integers,
     clients: int,
     classes: int,
     per_client: int,
-    generator: np.random.Generator,
+    generator: Generator,
 ) -> list[Indices]:
     """Give client i class i modulo C and `per_client` - 1 random others. The clients of a class share it equally.
 
@@ -184,11 +185,11 @@ def classes_per_client(
 
 
 def domain_parts(
-    labels_N: NDArray[np.int64],
-    domains_N: NDArray[np.int64],
+    labels_N: Integers,
+    domains_N: Integers,
     domains: int,
     parts_per_domain: int,
-    generator: np.random.Generator,
+    generator: Generator,
 ) -> list[Indices]:
     """Cut every domain into ten parts and give each of the first `parts_per_domain` parts to one client.
 
@@ -204,11 +205,11 @@ def domain_parts(
 
 
 def domain_shares(
-    labels_N: NDArray[np.int64],
-    domains_N: NDArray[np.int64],
+    labels_N: Integers,
+    domains_N: Integers,
     domains: int,
     percent: float,
-    generator: np.random.Generator,
+    generator: Generator,
 ) -> list[Indices]:
     """Give client i a part of domain i: `percent` / 10 of its ten parts, or a piece of one part if `percent` < 10.
 
@@ -226,10 +227,10 @@ def domain_shares(
 
 
 def ten_parts(
-    labels_N: NDArray[np.int64],
-    domains_N: NDArray[np.int64],
+    labels_N: Integers,
+    domains_N: Integers,
     domains: int,
-    generator: np.random.Generator,
+    generator: Generator,
 ) -> list[list[Indices]]:
     """Cut each domain's n samples at floor(j n / 10), j = 1..9, into ten parts with the domain's class distribution.
 
@@ -259,17 +260,16 @@ def _require_enough(total: int, clients: int, min_samples: int) -> None:
 
 
 def _first_draw(
-    sizes_C: NDArray[np.int64],
+    sizes_C: Integers,
     clients: int,
     alpha: float,
-    generator: np.random.Generator,
+    generator: Generator,
     least: int,
-    what: str,
     balanced: bool = True,
-) -> NDArray[np.int64]:
+) -> Integers:
     """Return (clients, classes): the sample counts of the first draw of `lda` in which all clients have `least`.
 
-    `what` is what the error calls that number. Raises SettingError after `DRAWS` draws, or as HOPELESS says.
+    Raises SettingError after `DRAWS` draws, or as HOPELESS says.
     """
     fewest = clients
     for draw in range(1, DRAWS + 1):
@@ -280,18 +280,19 @@ def _first_draw(
             return counts_KC
         if draw >= TRIAL and fewest >= HOPELESS:
             break
-    found = f"in {draw} draws, at least {fewest} of {clients} clients held fewer than {what}"
-    rule = f"{found} of {sizes_C.sum()} images; raise alpha or lower one of the other two"
+    found = f"in {draw} draws, at least {fewest} of {clients} clients held fewer than {least}"
+    remedy = "raise alpha or lower clients (or min-samples, but for feddf)"
+    rule = f"{found} of {sizes_C.sum()} images; {remedy}"
     raise SettingError("alpha", alpha, rule)
 
 
 def _lda_counts(
-    sizes_C: NDArray[np.int64],
+    sizes_C: Integers,
     clients: int,
     alpha: float,
-    generator: np.random.Generator,
+    generator: Generator,
     balanced: bool,
-) -> NDArray[np.int64]:
+) -> Integers:
     """Return (clients, classes): the sample counts of one draw of `lda`."""
     counts_KC = np.zeros((clients, len(sizes_C)), np.int64)
     target = sizes_C.sum() / clients if balanced else np.inf
@@ -308,7 +309,7 @@ def _lda_counts(
     return counts_KC
 
 
-def _counts_of(shares_KC: NDArray[np.float64], labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
+def _counts_of(shares_KC: Shares, labels_N: Integers) -> Integers:
     """Return (clients, classes): the sample counts for the clients' shares of each class."""
     classes = shares_KC.shape[1]
     sizes_C = np.bincount(labels_N, minlength=classes)
@@ -319,7 +320,7 @@ def _counts_of(shares_KC: NDArray[np.float64], labels_N: NDArray[np.int64]) -> N
     return np.stack(columns, axis=1)
 
 
-def _cut(shares_K: NDArray[np.float64], size: int) -> NDArray[np.int64]:
+def _cut(shares_K: Shares, size: int) -> Integers:
     """Return (clients,): each client's samples of a class of `size` samples, cut at floor(cumulative share x size)."""
     # Without 1e-9, a sum of shares such as .9999999999999999 in place of 1 would move a sample to the next client.
     cuts = np.floor(np.cumsum(shares_K) * size + 1e-9).astype(np.int64)
@@ -327,17 +328,15 @@ def _cut(shares_K: NDArray[np.float64], size: int) -> NDArray[np.int64]:
     return np.diff(np.minimum(cuts, size), prepend=0)
 
 
-def _assign(
-    labels_N: NDArray[np.int64], counts_KC: NDArray[np.int64], generator: np.random.Generator
-) -> list[Indices]:
+def _assign(labels_N: Integers, counts_KC: Integers, generator: Generator) -> list[Indices]:
     """Shuffle each class, divide it by `counts_KC`, (clients, classes), and return each client's sorted indices."""
     return [np.sort(part) for part in _divided(labels_N, counts_KC, generator)]
 
 
 def _divided(
-    labels_N: NDArray[np.int64],
-    counts_KC: NDArray[np.int64],
-    generator: np.random.Generator | None = None,
+    labels_N: Integers,
+    counts_KC: Integers,
+    generator: Generator | None = None,
 ) -> list[Indices]:
     """Return each client's indices, class by class; each class is shuffled where there is a generator."""
     by_client: list[list[Indices]] = [[] for _ in counts_KC]

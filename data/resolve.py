@@ -1,17 +1,24 @@
-"""Resolution of data settings: `auto`, 0 and empty values are replaced by the values that they stand for."""
+"""Resolution of data settings: `auto`, 0 and empty values are replaced by the values that they stand for.
+
+Of sites:FILE, data that the server never sees, federation.toml says the values, and every site reads its own data.
+"""
 
 import difflib
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+from data.agreement import Agreement, read_agreement
 from data.errors import DataError, SettingError, shortened
-from data.partition_files import marked, read
+from data.files import BOUND, bound_path, check_bound
+from data.partition_files import bound, read
 from data.readers.catalog import (
     ALIASES,
     FAMILIES,
     KNOWN,
     NOT_SAVED,
+    SITES_PREFIX,
     CatalogEntry,
     has_domains,
     is_own,
@@ -21,7 +28,6 @@ from data.readers.catalog import (
     own_path,
 )
 from data.settings import OF_OWN, PARTITIONS, DataSettings
-from data.sites import in_channels, resolved
 from data.text import in_shell, is_whole, name_list
 
 OWN = CatalogEntry((), (), (0.5,), (0.5,), layout="own", family="own")
@@ -32,6 +38,11 @@ USED_IN = {
     **dict.fromkeys(OF_OWN, ("own",)),
 }
 """By field, the file layouts of data sets for which it has an effect. `own` means a user's own data."""
+OF_ALL = ("dataset", "augmentation", "clients", "partition")
+"""What a run states for all sites beside what the agreement says."""
+NOT_OF_SITES = (
+    "does not go with dataset = sites:FILE: a site reads its own data, and the server has no sample"
+)
 
 
 def resolve(settings: DataSettings) -> DataSettings:
@@ -46,7 +57,7 @@ def resolve(settings: DataSettings) -> DataSettings:
         DataError: a table or federation.toml cannot be read.
     """
     if is_sites(settings.dataset):
-        return resolved(settings)
+        return _resolved_of_sites(settings)
     names = members(settings.dataset)
     for name in names:
         _check_name(name, settings.dataset)
@@ -61,7 +72,12 @@ def resolve(settings: DataSettings) -> DataSettings:
     settings.require(all(value > 0 for value in settings.stds), "std", "must be greater than 0")
     _check_choices(settings, names, shape)
 
-    sites = _sites(settings)
+    sites: tuple[str, ...] = ()  # in a table or DICOM files
+    if settings.dataset.startswith(("csv:", "hf:", "folder:")):
+        # It imports torch, which other data sets do not need here.
+        from data.readers.user_data import sites_of
+
+        sites = sites_of(settings.dataset, settings)
     partition = settings.partition
     if partition == "auto":
         several = bool(sites) or has_domains(settings.dataset)
@@ -75,7 +91,7 @@ def resolve(settings: DataSettings) -> DataSettings:
     return replace(
         settings,
         partition=partition,
-        partition_file=marked(settings.partition_file) if partition == "file" else "",
+        partition_file=bound(settings.partition_file) if partition == "file" else "",
         clients=clients,
         classes=name_list(classes),
         input_shape="x".join(map(str, shape)),
@@ -145,7 +161,8 @@ def _check_name(name: str, dataset: str) -> None:
         # The user gave a path without the prefix that says how to read it.
         prefix = {".npz": "npz", ".csv": "csv"}.get(Path(name).suffix, "folder")
         remedy = f"did you mean {shortened(repr(f'{prefix}:{name}'))}?"
-    raise SettingError("dataset", dataset, "no data set is called so", remedy=remedy)
+    what = "so" if name == dataset else shortened(repr(name))
+    raise SettingError("dataset", dataset, f"no data set is called {what}", remedy=remedy)
 
 
 def _check_choices(settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...]) -> None:
@@ -172,16 +189,6 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...], shape: tuple[
     settings.require(images or settings.augmentation == "none", "augmentation", rule)
 
 
-def _sites(settings: DataSettings) -> tuple[str, ...]:
-    """Return the site names in the user's own table or DICOM files; empty where these name no sites."""
-    if not settings.dataset.startswith(("csv:", "hf:", "folder:")):
-        return ()
-    # It imports torch, which data sets without a table do not need here.
-    from data.readers.user_data import sites_of
-
-    return sites_of(settings.dataset, settings)
-
-
 def _check_partition(settings: DataSettings, partition: str, sites: bool) -> None:
     """Raise SettingError for a partition that does not fit the data, and for settings that it does not use.
 
@@ -192,8 +199,8 @@ def _check_partition(settings: DataSettings, partition: str, sites: bool) -> Non
         settings.require(settings.partition in ("auto", "file"), "partition", rule)
     else:
         settings.require(partition != "file", "partition", "needs a partition-file")
-    for fields in PARTITIONS.values():
-        for field in fields:
+    for used_fields in PARTITIONS.values():
+        for field in used_fields:
             used = field in PARTITIONS[partition] or settings.is_default(field)
             settings.require(used, field, f"has no effect with partition = {partition}")
     by_domain = has_domains(settings.dataset)
@@ -277,3 +284,101 @@ def _by_channel(
     rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
     settings.require(len(stated) in (0, 1, shape[0]), field, rule)
     return in_channels(stated or usual, shape)
+
+
+# ---- sites:FILE ------------------------------------------------------------------------------------------------------
+
+
+def agreement_of(dataset: str) -> Agreement:
+    """Return the agreement of sites:FILE or sites:FILE#SHA256. Raises DataError where FILE is another text by now."""
+    agreement = read_agreement(file_of(dataset))
+    check_bound(dataset.removeprefix(SITES_PREFIX), agreement.sha256, "federation.toml")
+    return agreement
+
+
+def file_of(dataset: str) -> Path:
+    """Return the path of federation.toml in sites:FILE or sites:FILE#SHA256."""
+    return bound_path(dataset.removeprefix(SITES_PREFIX))
+
+
+def in_messages(agreement: Agreement) -> str:
+    """Return how messages name the data set: without a path."""
+    return f"{SITES_PREFIX}{agreement.sha256}"
+
+
+def _resolved_of_sites(settings: DataSettings) -> DataSettings:
+    """Return the settings of sites: with what the agreement says. Resolving twice changes nothing.
+
+    Raises:
+        SettingError: a setting that is a site's own affair, needs samples at the server, or contradicts the agreement.
+        DataError: the file cannot be read.
+    """
+    file = settings.dataset.removeprefix(SITES_PREFIX)
+    if not file.strip():
+        rule = "'sites:' must go on with the path of federation.toml"
+        raise SettingError("dataset", settings.dataset, rule)
+    agreement = agreement_of(settings.dataset)
+    agreed = as_settings(agreement) | {"clients": len(agreement.sites), "partition": "domains"}
+    free = ["dataset", "augmentation"]
+    if len(agreement.shape) != 3:  # augmentation is for images
+        free.remove("augmentation")
+        agreed["augmentation"] = "none"
+    for name in (field.name for field in fields(settings)):
+        is_agreed = getattr(settings, name) == agreed.get(name)
+        if is_agreed or name in free or settings.is_default(name):
+            continue
+        if name not in agreed:
+            raise settings.error(name, NOT_OF_SITES)
+        agreed_value = f"{agreed[name]}, by federation.toml, or " if agreed[name] else ""
+        raise settings.error(name, f"must be {agreed_value}left out")
+    if not BOUND.fullmatch(file):
+        file = f"{Path(file).expanduser().resolve()}#{agreement.sha256}"
+    return replace(settings, dataset=f"{SITES_PREFIX}{file}", **agreed)
+
+
+def as_settings(agreement: Agreement) -> dict[str, Any]:
+    """Return what the agreement says as the fields of settings that it stands for.
+
+    Raises DataError for an agreement of another Flower app that says nothing of its inputs.
+    """
+    if not agreement.classes:
+        rule = "has no classes and no input-shape, as it is about another Flower app than FedSkew's"
+        raise DataError(rule, where=f"federation.toml of {agreement.name}")
+    return {
+        "classes": name_list(agreement.classes),
+        "input_shape": "x".join(map(str, agreement.shape)),
+        "mean": in_channels(agreement.mean, agreement.shape),
+        "std": in_channels(agreement.std, agreement.shape),
+    }
+
+
+def in_channels(values: tuple[float, ...], shape: tuple[int, ...]) -> str:
+    """Return the mean or standard deviation of each channel (of vectors, as stated) as settings have it."""
+    channels = shape[0] if len(shape) == 3 else 1
+    every_channel = values * channels if len(values) == 1 else values
+    return ",".join(map(str, every_channel))
+
+
+def settings_at_site(
+    settings: DataSettings,
+    agreement: Agreement,
+    spec: str,
+    cache: Path,
+    reading: DataSettings,
+) -> DataSettings:
+    """Return the settings by which a site reads `spec`; of the run's, only what no site decides for itself counts.
+    `reading` is how this one reads: of it the settings of OF_OWN count.
+    """
+    inputs = as_settings(agreement)
+    if not agreement.mean:
+        # The site's own mean and std would be others than all sites': `ClientRuntime.standardize` gets those.
+        inputs |= {"mean": "0", "std": "1"}
+    return DataSettings(
+        dataset=spec,
+        cache=str(cache),
+        partition="pooled",
+        clients=1,
+        augmentation=settings.augmentation,
+        **{field: getattr(reading, field) for field in OF_OWN},
+        **inputs,
+    )

@@ -168,7 +168,7 @@ class DataSettings(Settings):
         if is_whole(stated):
             # By the digits, before int and range take memory for it.
             self.require(len(stated) <= 6, "classes", "must be less than a million classes")
-            classes = tuple(str(number) for number in range(int(stated)))
+            classes = tuple(map(str, range(int(stated))))
         else:
             classes = self._names("classes")
         rule = "must be at least two names, or a number of at least 2"

@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from data.readers.array_types import Array, Integers
+
 Sums = Mapping[str, Integers]
 """What `column_sums` returns, of one client, or of all added up."""
 LIMB_BITS = 40
@@ -37,24 +37,20 @@ def shapes(columns: int) -> dict[str, tuple[int, ...]]:
     return {"counts": (1,), "sums": (columns, SUM_LIMBS), "squares": (columns, SQUARE_LIMBS)}
 
 
-def column_sums(
-    inputs_NF: NDArray[np.generic], rows: Integers | None = None
-) -> dict[str, Integers]:
+def column_sums(inputs_NF: Array) -> dict[str, Integers]:
     """Return the number of rows, and of each column the exact sum and sum of squares, as int64 limbs.
 
     Args:
         inputs_NF: float32, or uint8, which stands for numbers on the scale 0..1 as in training.
-        rows: those that count; all of them by default.
 
     Raises:
         ValueError: a number is not finite.
     """
-    chosen = np.arange(len(inputs_NF)) if rows is None else rows
     # Python's integers, which have any number of bits.
     sums_F = np.zeros(inputs_NF.shape[1], object)
     squares_F = np.zeros(inputs_NF.shape[1], object)
-    for start in range(0, len(chosen), CHUNK_ROWS):
-        chunk_NF = inputs_NF[chosen[start : start + CHUNK_ROWS]]
+    for start in range(0, len(inputs_NF), CHUNK_ROWS):
+        chunk_NF = inputs_NF[start : start + CHUNK_ROWS]
         if chunk_NF.dtype == np.uint8:
             chunk_NF = chunk_NF.astype(np.float32) / np.float32(255)
         if not np.isfinite(chunk_NF).all():
@@ -68,7 +64,7 @@ def column_sums(
             sums_F += here_NF.sum(0).astype(object) << shift
             squares_F += (here_NF * here_NF).sum(0).astype(object) << 2 * shift
     return {
-        "counts": np.array([len(chosen)], np.int64),
+        "counts": np.array([len(inputs_NF)], np.int64),
         "sums": np.array([_limbs(number, SUM_LIMBS) for number in sums_F], np.int64),
         "squares": np.array([_limbs(number, SQUARE_LIMBS) for number in squares_F], np.int64),
     }

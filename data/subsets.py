@@ -7,22 +7,23 @@ validation-fraction with evaluate-on.
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
 from data.dataset import Dataset, SplitData
 from data.errors import SettingError
 from data.partitions import Indices, generator
+from data.readers.array_types import Integers
 
 HOLDOUT = "holdout-per-class"
 
 
 def draw_of_each_class(
-    labels_N: NDArray[np.int64],
-    wanted_C: NDArray[np.int64],
-    draws: np.random.Generator,
+    labels_N: Integers,
+    wanted_C: Integers,
+    draws: Generator,
     key: str,
     value: object,
-    subjects_N: NDArray[np.int64] | None = None,
+    subjects_N: Integers | None = None,
     where: str = "",
 ) -> Indices:
     """Return sorted indices: a random `wanted_C[k]` of the samples of each class k.
@@ -33,7 +34,7 @@ def draw_of_each_class(
     Raises:
         SettingError: naming `key`, `value` and `where`, where a class has fewer samples than wanted.
     """
-    rank_N: NDArray[np.int64] | None = None
+    rank_N: Integers | None = None
     if subjects_N is not None:
         # One order of the subjects for all classes, so that the draw takes as few subjects as it can.
         names, subject_N = np.unique(subjects_N, return_inverse=True)
@@ -55,7 +56,7 @@ def draw_of_each_class(
 def draw(
     data: Dataset,
     split: SplitData,
-    wanted_C: NDArray[np.int64],
+    wanted_C: Integers,
     seed: int,
     key: str,
     value: object,
@@ -112,7 +113,7 @@ def subset(
     return draw(data, split, wanted_C, seed, key, number, among)
 
 
-def long_tail_counts(largest: int, imbalance_factor: float, classes: int) -> NDArray[np.int64]:
+def long_tail_counts(largest: int, imbalance_factor: float, classes: int) -> Integers:
     """(classes,): n_k = int(n_max (1/IF)^(k/(C-1))), in label order (Cao et al., LDAM, 2019).
 
     IF, the imbalance factor, is the largest class over the smallest; 1 makes all equal.
@@ -125,11 +126,11 @@ def long_tail_counts(largest: int, imbalance_factor: float, classes: int) -> NDA
 
 
 def long_tail(
-    labels_N: NDArray[np.int64],
+    labels_N: Integers,
     classes: int,
     imbalance_factor: float,
     largest: int,
-    draws: np.random.Generator,
+    draws: Generator,
 ) -> Indices:
     """Sorted indices of a random subset with long-tailed classes; all of them if IF is 1 and `largest` 0.
 
@@ -182,7 +183,7 @@ def split_validation(
     data: Dataset,
     parts: list[Indices],
     fraction: float,
-    draws: np.random.Generator,
+    draws: Generator,
 ) -> tuple[list[Indices], tuple[Indices, ...]]:
     """Return each client's training samples and its validation samples, as sorted indices into the training set.
 
@@ -231,10 +232,10 @@ def require_subjects(data: Dataset, key: str, value: object) -> None:
 
 
 def _validation_by_sample(
-    labels_N: NDArray[np.int64],
+    labels_N: Integers,
     parts: list[Indices],
     fraction: float,
-    draws: np.random.Generator,
+    draws: Generator,
 ) -> list[Indices]:
     """Return each client's validation samples, drawn class by class."""
     validation = []
@@ -252,11 +253,11 @@ def _validation_by_sample(
 
 
 def _validation_by_subject(
-    labels_N: NDArray[np.int64],
-    subjects_N: NDArray[np.int64],
+    labels_N: Integers,
+    subjects_N: Integers,
     parts: list[Indices],
     fraction: float,
-    draws: np.random.Generator,
+    draws: Generator,
 ) -> list[Indices]:
     """Return each client's validation samples: all its samples of the subjects that are drawn for validation.
 
@@ -283,7 +284,7 @@ def _validation_by_subject(
     return [part[is_drawn_S[subjects]] for part, subjects in zip(parts, of_client, strict=True)]
 
 
-def most_common(subject_D: NDArray[np.int64], values_D: NDArray[np.int64]) -> NDArray[np.int64]:
+def most_common(subject_D: Integers, values_D: Integers) -> Integers:
     """Return (S,): the most common value among each subject's samples; of equally common values, the smallest.
 
     Args:
@@ -292,7 +293,7 @@ def most_common(subject_D: NDArray[np.int64], values_D: NDArray[np.int64]) -> ND
     """
     values = values_D.max() + 1
     counts = np.bincount(subject_D * values + values_D, minlength=(subject_D.max() + 1) * values)
-    most_common_S: NDArray[np.int64] = counts.reshape(-1, values).argmax(axis=1)
+    most_common_S: Integers = counts.reshape(-1, values).argmax(axis=1)
     return most_common_S
 
 

@@ -17,6 +17,7 @@ LARGEST = 2**20
 """Bytes of the largest file that is read."""
 RULES = {
     "missing": "is missing",
+    "extra_forbidden": "there is no such key",
     "string_type": "must be text",
     "int_type": "must be a whole number",
     "bool_type": "must be true or false",
@@ -98,9 +99,8 @@ def data_error(found: ValidationError, model: type[TomlTable], where: str) -> Da
     errors = found.errors()
     unknown = [error for error in errors if error["type"] == "extra_forbidden"]
     error = (unknown or errors)[0]
-    place = list(error["loc"])
+    kind, place = error["type"], list(error["loc"])
     broken = error.get("ctx", {}).get("error")
-    remedy = ""
     if isinstance(broken, DataError):
         return broken
     if isinstance(broken, BrokenRule):
@@ -109,16 +109,12 @@ def data_error(found: ValidationError, model: type[TomlTable], where: str) -> Da
     else:
         if isinstance(place[-1], int):
             place.pop()  # an item of a list goes by the list's key
-        key, value = str(place.pop()), error["input"]
-        rule = (
-            str(broken)
-            if broken
-            else RULES.get(error["type"], error["msg"]).format(**error.get("ctx", {}))
-        )
-    if error["type"] == "missing":
-        value = NO_VALUE
-    if error["type"] == "extra_forbidden":
-        rule = "there is no such key"
+        key = str(place.pop())
+        value = NO_VALUE if kind == "missing" else error["input"]
+        rule = RULES.get(kind, error["msg"]).format(**error.get("ctx", {}))
+        rule = str(broken) if broken else rule
+    remedy = ""
+    if kind == "extra_forbidden":
         similar = difflib.get_close_matches(key, [*keys_of(model)], 1, cutoff=0.5)
         remedy = f"did you mean {similar[0]}?" if similar else ""
     table = " ".join(str(part + 1) if isinstance(part, int) else part for part in place)

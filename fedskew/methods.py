@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from client_app.optimizer import TrainingSettings
     from client_app.state import State, weighted_mean, weighted_sum
     from client_app.training import train_round
-    from client_app.variants.class_prior import PriorCorrection
+    from client_app.variants.class_prior import PriorCorrection, Reweighting
     from client_app.variants.feature_statistics import GridStatistics
     from client_app.variants.focal import Focal
     from client_app.variants.logit_calibration import LogitCalibration
     from client_app.variants.logit_shift import LogitShift
     from client_app.variants.proximal import Proximal
     from client_app.variants.resampling import Resampling
-    from client_app.variants.reweighting import Reweighting
     from data import OneOf, Rule, Samples, SettingError, Settings
     from server_app.methods import Method
     from strategies.closed_form import ClosedFormHead, Statistics, regularized, solver_of
@@ -58,7 +57,6 @@ MODULES = (
     "client_app.variants.logit_shift",
     "client_app.variants.proximal",
     "client_app.variants.resampling",
-    "client_app.variants.reweighting",
     "data",
     "server_app.methods",
     "strategies.closed_form",

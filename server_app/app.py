@@ -12,9 +12,9 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import QUESTION, RUN_SIGNATURE
-from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
+from client_app.process import choose_device, make_deterministic, tune_allocator
+from client_app.site_questions import STANDARDIZATION
 from client_app.state import State
 from data import Federation
 from data.data_warnings import refuse_untrainable, too_large_columns, warnings_of
@@ -346,8 +346,7 @@ class Run:
             metrics={**last.metrics, **by_group(last.metrics, evaluation.groups)},
         )
         record = RoundRecord(**vars(of_round), models=models, evaluated_by=evaluated_by)
-        hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
-        record = replace(record, line=f"{self.line(record)}{hint}")
+        record = replace(record, line=self.line(record))
         statistics = self.strategy.update_statistics
         self.writer.begin(partial(self.save, self.checkpoint(), record, statistics))
         # It refers to all updates. Only the writer keeps a reference now, so that their memory is freed once they are

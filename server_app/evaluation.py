@@ -269,7 +269,8 @@ def of_clients(
                 client: numbers[name] for client, numbers in by_client.items()
             }
     columns["local-accuracy"] = {
-        client: part.local_accuracy(counts_KC[client]) for client, part in scores.items()
+        client: local_accuracies(numbers.recall, counts_KC[[client]])[0]
+        for client, numbers in by_client.items()
     }
     everybody = range(len(counts_KC))
     spreads = {}

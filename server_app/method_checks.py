@@ -145,9 +145,8 @@ class TrialRun(Rounds):
             raise ContractViolation(f"asks {question}, which is a question of the server's own")
         states = {}
         for variant in self.variants:
-            answer = variant.answer(client, question)
-            if answer:
-                states[f"upload/{variant.name}"] = answer
+            if variant.upload.question == question:
+                states[f"upload/{variant.name}"] = variant.answer(client)
         return ClientReply(states)
 
     def result(self, updates: Sequence[Update]) -> RoundResult:

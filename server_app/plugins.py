@@ -11,7 +11,7 @@ from client_app.user_code import load, load_agreed, read_agreed, source_hash
 from client_app.variants import VARIANTS
 from data import SettingError
 from data.readers.catalog import is_sites
-from data.sites import agreement_of, file_of
+from data.resolve import agreement_of, file_of
 from server_app.methods import (
     GROUP,
     METHODS,

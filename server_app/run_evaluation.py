@@ -165,10 +165,13 @@ class RunEvaluation:
     @cached_property
     def tested(self) -> dict[str, dict[int, Tensor]]:
         """By kind of test set and client the samples of each class, (C,); none of sites. Counted once."""
-        kinds = ["test", "validation"] if self.federation.validated else ["test"]
-        clients = range(self.federation.clients if self.settings.agreement is None else 0)
-        tested: dict[str, dict[int, Tensor]] = {kind: {} for kind in kinds}
+        tested: dict[str, dict[int, Tensor]] = {"test": {}}
+        if self.federation.validated:
+            tested["validation"] = {}
+        if self.settings.agreement is not None:
+            return tested
         for kind, of_client in tested.items():
-            for client in clients:
-                of_client[client] = torch.from_numpy(self.federation.tested_C(kind, client))
+            for client in range(self.federation.clients):
+                counts_C = self.federation.tested_C(kind, client)
+                of_client[client] = torch.from_numpy(counts_C)
         return tested

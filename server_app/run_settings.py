@@ -37,7 +37,7 @@ from data import DataSettings, OneOf, Rule, SettingError, Settings, When
 from data.agreement import Agreement
 from data.errors import Remedy
 from data.readers.catalog import is_own, is_sites, members
-from data.sites import agreement_of, in_messages
+from data.resolve import agreement_of, in_messages
 from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
 from server_app.plugins import register, sources_of

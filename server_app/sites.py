@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import NOT_SIGNED, POLICY, QUESTION, RUN_KEYS, hash_of
+from client_app.site_questions import STANDARDIZATION
 from client_app.variants.class_prior import QUESTION as CLASS_COUNTS
 from data import DataError, Federation, SettingError
 from data.agreement import Agreement
-from data.sites import file_of
+from data.resolve import file_of
 from data.text import LineSink
 from server_app.evaluation import sizes
 from server_app.run_folder import RunFolder, write_text

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from client_app.features import changes_images, with_features
+from client_app.features import with_features
 from client_app.models import Classifier, build
 from client_app.process import choose_device
 from client_app.runtime import initial_seed
@@ -32,7 +32,7 @@ def federation_of(settings: RunSettings) -> Federation:
             settings.hashed_model,
             settings.data.cache,
             choose_device(settings.server_device),
-            changes_images(settings.variants),
+            settings.variants,
         )
     if settings.model.freeze != "all":
         return federation

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from cryptography import x509
 
-from client_app.column_sums import ColumnSums
 from client_app.models.backbone import TORCHVISION, load_torchvision
+from client_app.site_questions import ColumnSums
 from data import DataError, DataSettings, InputError
 from data.data_warnings import refuse_copies, warnings_of_copies
 from data.dataset import Dataset

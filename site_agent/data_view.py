@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from client_app import local_site
-from client_app.column_sums import asked_variants
-from client_app.features import changes_images, with_features
+from client_app.features import with_features
 from client_app.local_site import NotAgreed
 from client_app.models import ModelSettings
 from client_app.models.settings import of_hash
 from client_app.process import choose_device
 from client_app.run_spec import RunSpec
+from client_app.site_questions import asked_variants
 from client_app.user_code import load_agreed
 from data import DataError
 from data.agreement import Agreement
@@ -23,9 +23,9 @@ from data.federation import Federation, federate
 from data.readers.input_columns import order_of
 from data.readers.npz import read_arrays
 from data.readers.user_data import input_columns, path_of
+from data.resolve import OF_ALL, as_settings, in_messages, settings_at_site
 from data.samples import SampleCache
 from data.settings import OF_OWN, USUAL, DataSettings
-from data.sites import OF_ALL, as_settings, in_messages, settings_at_site
 from data.text import name_list, printable
 from site_agent.agreed_files import check_model, own_module, own_weights
 from site_agent.config import Site
@@ -122,7 +122,7 @@ class ConfiguredSite:
             self.model_settings(run_spec),
             folder=str(self.site.cache),
             device=choose_device(self.device),
-            changes_images=changes_images(run_spec.variants),
+            variants=run_spec.variants,
         )
 
     def model_settings(self, run_spec: RunSpec) -> ModelSettings:

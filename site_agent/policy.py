@@ -7,11 +7,11 @@ from pathlib import Path
 from torch import Tensor
 
 from client_app.client import Report, Variant
-from client_app.column_sums import ColumnSums
 from client_app.local_site import NotAllowed, RunNotAllowed
 from client_app.models import MODELS
 from client_app.optimizer import TrainingSettings
 from client_app.run_spec import RunSpec, name_in_messages
+from client_app.site_questions import ColumnSums
 from client_app.state import State, difference, digest, norm
 from client_app.training import steps_of
 from client_app.variants import VARIANTS

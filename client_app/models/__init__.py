@@ -1,4 +1,4 @@
-"""Models: one file a family, every one a `Classifier`."""
+"""Models: one file a family, every one a `Classifier`; a user's own is the setting model = MODULE:FUNCTION."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +14,10 @@ from client_app.models.classifier import (
     group_norms,
     has_batch_norm,
     he_weights,
+    same_logits,
+    why_not_linear,
     with_hidden_layer,
 )
-from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
-from client_app.models.mlp import abide_mlp, linear, mlp_bn
 from client_app.models.random_conv import FEATURES, random_conv
 from client_app.models.resnet import (
     resnet8,
@@ -27,7 +27,18 @@ from client_app.models.resnet import (
     resnet50_imagenet,
 )
 from client_app.models.settings import PLAIN, ModelSettings
-from client_app.models.user_model import is_own_model, load_own
+from client_app.models.small_networks import (
+    abide_mlp,
+    alexnet_bn,
+    digit_model,
+    linear,
+    mcmahan_cnn,
+    mlp_bn,
+    small_cnn,
+    vgg9,
+)
+from client_app.user_code import load
+from data import SettingError, require
 
 __all__ = [
     "FIXED_FEATURES", "LINEAR", "MODELS", "PLAIN", "RANDOM_CONV", "Classifier", "ModelSettings", "batch_norm_names",
@@ -85,8 +96,6 @@ def build(
             model = Classifier(nn.Identity(), nn.Linear(kept_width(name, settings), classes))
         elif is_backbone(name):
             model = backbone(name, classes, settings)
-        elif settings.width:
-            model = resnet8(shape, classes, settings.width)  # type: ignore[arg-type]
         else:
             model = MODELS[name](shape, classes)
         if settings.hidden:
@@ -100,10 +109,52 @@ def build(
         return model
 
 
+def is_own_model(name: str) -> bool:
+    """Return whether `name` is MODULE:FUNCTION."""
+    return ":" in name and not is_backbone(name)
+
+
+def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
+    """Return what FUNCTION of MODULE makes of the inputs' shape and the number of classes.
+
+    Raises SettingError when it cannot be found, fails, or makes anything but a `Classifier` whose features fit its
+    head, whose head has `classes` outputs and is linear with a bias, and which does nothing after its head.
+    """
+    function: Callable[..., Classifier] = load("model", name, "function")
+    try:
+        model = function(shape, classes)
+    except Exception as error:
+        rule = f"failed for shape {shape} and {classes} classes: {type(error).__name__}: {error}"
+        raise SettingError("model", name, rule) from error
+    rule = f"must return a client_app.models.Classifier, not {type(model).__name__}"
+    require(isinstance(model, Classifier), "model", name, rule)
+    head = model.head
+    fits = isinstance(head, nn.Linear) and head.bias is not None and head.out_features == classes
+    rule = f"its head must be a torch.nn.Linear with a bias and {classes} outputs, not {head}"
+    require(fits, "model", name, rule)
+    model.eval()
+    inputs = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    try:
+        with torch.no_grad():
+            features = model.features(inputs)
+    except Exception as error:
+        described = "x".join(map(str, shape))
+        raise SettingError("model", name, f"cannot take inputs of {described}: {error}") from error
+    wanted = (2, head.in_features)
+    rule = f"its features have shape {tuple(features.shape)} for 2 inputs, not {wanted} as its head takes"
+    require(features.shape == wanted, "model", name, rule)
+    reason = why_not_linear(head, features)
+    require(not reason, "model", name, f"its head {reason}")
+    with torch.no_grad():
+        logits, expected = model(inputs), head(features)
+    rule = "it must return its head's logits and do nothing after the head"
+    require(same_logits(logits, expected), "model", name, rule)
+    model.train()
+    return model
+
+
 def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
     """Raise SettingError for inputs that the model cannot take, and settings that it does not go with."""
-    from data import require
-
     images = len(shape) == 3
     # A head alone takes vectors: the features that are kept.
     features = settings.freeze == "all" and not images
@@ -122,7 +173,6 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
         "weights": backbones,
         "freeze": backbones,
         "image_side": backbones,
-        "width": (name == "resnet-8", "resnet-8"),
         "norm": small_models,
         "initialization": small_models,
         "components": frozen,

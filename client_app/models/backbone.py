@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from client_app.models.classifier import Classifier
 from client_app.models.settings import ModelSettings
 from data import SettingError, require
+from data.files import FileStamp, stamp_of
 
 TORCHVISION, TIMM = "torchvision:", "timm:"
 WITHOUT = ("googlenet", "inception_v3")
@@ -249,33 +250,23 @@ def read(file: str, sha256: str = "") -> dict[str, Tensor]:
 
 
 def content_of(file: str) -> bytes:
-    """Return a file's bytes. Raises SettingError for one that is not there, cannot be read, or is too large."""
-    size = about_file(file).st_size
+    """Return a file's bytes. Raises SettingError for one that cannot be read, or of more than LARGEST_WEIGHTS."""
     try:
         with Path(file).open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            rule = f"has {size} bytes, and weights may have {LARGEST_WEIGHTS}"
+            require(size <= LARGEST_WEIGHTS, "weights", file, rule)
             return stream.read(size)
     except OSError as error:
         raise SettingError("weights", file, f"cannot be read: {error.strerror}") from error
 
 
-def about_file(file: str) -> os.stat_result:
-    """Return a file's size and times. Raises SettingError without a file, or for one of more than LARGEST_WEIGHTS."""
-    if not Path(file).is_file():
-        raise SettingError("weights", file, "there is no such file")
-    about = Path(file).stat()
-    if about.st_size > LARGEST_WEIGHTS:
-        rule = f"has {about.st_size} bytes, and weights may have {LARGEST_WEIGHTS}"
-        raise SettingError("weights", file, rule)
-    return about
-
-
 def sha256_of(file: str) -> str:
     """Return the sha256 of a file of weights, read once as long as it does not change. Raises SettingError."""
-    about = about_file(file)
-    return digest_of(file, about.st_size, about.st_mtime_ns)
+    return digest_of(file, stamp_of(Path(file)))
 
 
 @lru_cache
-def digest_of(file: str, size: int, changed: int) -> str:
-    """Return the sha256 of a file of that size and time of change."""
+def digest_of(file: str, stamp: FileStamp) -> str:
+    """Return the sha256 of a file that has this stamp."""
     return hashlib.sha256(content_of(file)).hexdigest()

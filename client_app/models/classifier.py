@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from client_app.state import split_prefix
 from data import Samples
 
 INFERENCE_BATCH = {"cpu": 64, "cuda": 512}
@@ -92,6 +94,16 @@ class Classifier(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         self.clear_lookups()  # `to` gives parameters other memory
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
+
+def functional_parts(
+    model: Classifier, state: Mapping[str, Tensor]
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """Return the model's features and head as functions that compute with the tensors of a state."""
+    nested = {name: tensor for name, tensor in state.items() if "." in name}
+    by_part = split_prefix(nested, ".")  # features without tensors have no part
+    features = partial(functional_call, model.features, by_part.get("features", {}))
+    return features, partial(functional_call, model.head, by_part.get("head", {}))
 
 
 @torch.no_grad()

@@ -45,21 +45,15 @@ class Block(nn.Sequential):
         return F.relu(hidden_B, inplace=True)
 
 
-def resnet8(shape: tuple[int, int, int], classes: int, width: int = 64) -> Classifier:
-    """CReFF's ResNet-8 (Shang et al. 2022): a block a stage, 64 to 256 channels; 1,227,594 parameters for C = 10.
-
-    Args:
-        shape: Channels, height and width of an image.
-        classes: Number of outputs.
-        width: Channels of the stem and the first stage; the others have twice and four times as many.
-    """
+def resnet8(shape: tuple[int, int, int], classes: int) -> Classifier:
+    """CReFF's ResNet-8 (Shang et al. 2022): a block a stage, 64 to 256 channels; 1,227,594 parameters for C = 10."""
     features = nn.Sequential(
-        _convolution(shape[0], width, 3), nn.BatchNorm2d(width), nn.ReLU(),
-        Block(width, width, 1), Block(width, 2 * width, 2), Block(2 * width, 4 * width, 2),
+        _convolution(shape[0], 64, 3), nn.BatchNorm2d(64), nn.ReLU(),
+        Block(64, 64, 1), Block(64, 128, 2), Block(128, 256, 2),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(),
     )  # fmt: skip
     _draw_convolutions(features)
-    return Classifier(features, nn.Linear(4 * width, classes))
+    return Classifier(features, nn.Linear(256, classes))
 
 
 def resnet18(shape: tuple[int, int, int], classes: int) -> Classifier:

@@ -25,9 +25,6 @@ class ModelSettings(Settings):
     """torch, each layer's own initial weights, or he: a small model's layers before the head begin with normal weights
     of variance 2 / inputs and biases of zero (He et al. 2015), which a deep model without batch norm needs."""
 
-    width: Annotated[int, Ge(0), Le(1024)] = 0
-    """Channels of resnet-8's stem and first stage, doubled in each of the other two; 0 is the paper's 64."""
-
     components: Annotated[int, Ge(0), Le(4096)] = 0
     """Frozen features (freeze = all, random-conv): so many principal components of the standardized features stand in
     their place, each with mean 0 and standard deviation 1 over all clients' training samples. 0 takes the features as

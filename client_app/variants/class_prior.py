@@ -1,4 +1,4 @@
-"""The clients' class priors, for the variants that correct them.
+"""The clients' class priors, for the variants that correct them, and reweighting by them (FedShift paper, Table 1).
 
 The prior over all clients comes from one sum of integers, so that a sum of masked integers can take its place: client i
 contributes n_ik + a, in units of 2^-16, and nothing else.
@@ -18,6 +18,7 @@ from client_app.client import (
     Upload,
     Variant,
     integers,
+    vectorizable,
 )
 from client_app.models.classifier import Classifier
 from client_app.state import State
@@ -50,12 +51,9 @@ class PriorCorrection(Variant):
             of_counts=self.of_counts,
         )
 
-    def answer(self, client: Client, question: str) -> State:
+    def answer(self, client: Client) -> State:
         """Return {"counts": (C,) int64}: n_ik + a in units of 2^-16."""
-        if question != QUESTION:
-            return {}
-        smoothed_C = client.counts_C + self.smoothing
-        return {"counts": (smoothed_C * UNIT).round().long()}
+        return self.of_counts({"counts": client.counts_C.long()}, clients=1)
 
     def of_counts(self, total: State, clients: int) -> State:
         """Return the sum of so many clients' answers from the sum of their class counts, to the bit."""
@@ -83,3 +81,19 @@ class PriorCorrection(Variant):
         """Return (C,) P(k) = sum_i (n_ik + a) / sum_i (n_i + aK), from the server's sum."""
         counts_C = client.broadcast[self.name]["counts"].double().cpu()
         return counts_C / counts_C.sum()
+
+
+@dataclass(frozen=True)
+class Reweighting(PriorCorrection):
+    """Weight every sample's cross-entropy by P(y) / P_i(y).
+
+    The mean over the batch is not divided by the weights' sum: that is the importance-sampling estimator of the loss
+    under P. Identity: a client whose prior is the global one.
+    """
+
+    name: ClassVar[str] = "reweighting"
+
+    @vectorizable
+    def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+        weights_C = self.global_prior(client) / self.local_prior(client)  # w_ik = P(k) / P_i(k)
+        return weights_C.to(logits_BC)[labels_B]

@@ -93,10 +93,8 @@ class LabelCounts(Variant):
         """Return what an answer must be."""
         return {"counts": integers(model.head.out_features, low=0, high=MOST_COUNTED)}
 
-    def answer(self, client: Client, question: str) -> State:
-        if question == self.name:
-            return {"counts": client.counts_C.long()}
-        return {}
+    def answer(self, client: Client) -> State:
+        return {"counts": client.counts_C.long()}
 
     def check_counts(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the counts are of. Raises InvalidReply."""
@@ -153,14 +151,12 @@ class GridStatistics(Variant):
             tensors["triangle"] = integers(width * (width + 1) // 2)
         return tensors
 
-    def answer(self, client: Client, question: str) -> State:
+    def answer(self, client: Client) -> State:
         """Return int64 "counts" (C,), "sums" (C, D), "outside" (1 + DOUBLINGS,), and "triangle" where squares count.
 
         The sums are of features on the grid. "outside" counts values beyond 1, 2, 4, ... times the range. The triangle
         is that of the sum of v_y z z^T, with the weight v_y of the sample's class.
         """
-        if question != self.name:
-            return {}
         features_ND = client.features().cpu()
         labels_N = client.labels_N.cpu()
         integers_ND = self.grid.integers(features_ND)

@@ -15,8 +15,8 @@ class Resampling(Variant):
     """Draw sample i of class y with probability proportional to (1 - beta_t) / (1 - beta_t^N_y).
 
     beta_t = beta_m + (beta_0 - beta_m) rho^t with t = round - 1: from nearly class-balanced towards uniform. Draws are
-    with replacement, as many an epoch as the client has samples. Identity of the weights: beta = 0 (all 1: uniform
-    with replacement); warm-up-rounds >= rounds is plain training.
+    with replacement, as many an epoch as the client has samples. There is no identity setting: with beta = 0 all
+    weights are 1, which draws uniformly with replacement.
     """
 
     name: ClassVar[str] = "resampling"
@@ -27,8 +27,6 @@ class Resampling(Variant):
     """beta_m, the limit of beta_t."""
     decay: Annotated[float, Ge(0), Le(1)] = 0.992
     """rho: factor on beta_t - beta_m per round; 1 keeps beta_0."""
-    warm_up_rounds: Annotated[int, Ge(0)] = 0
-    """Rounds of plain shuffles before the sampler starts; t counts from its start."""
 
     def validate(self) -> None:
         has_effect = self.decay < 1 or self.is_default("beta_end")
@@ -36,13 +34,10 @@ class Resampling(Variant):
 
     def beta(self, round: int) -> float:
         """Return beta_t of `round` (1-based)."""
-        t = round - 1 - self.warm_up_rounds
-        return self.beta_end + (self.beta_start - self.beta_end) * self.decay**t
+        return self.beta_end + (self.beta_start - self.beta_end) * self.decay ** (round - 1)
 
     def sample_weights(self, client: Client) -> Tensor | None:
         """Return (N,) float64 weights."""
-        if client.round <= self.warm_up_rounds:
-            return None
         weights_C = class_balanced_weights(client.counts_C, self.beta(client.round))
         return weights_C[client.labels_N.cpu()]
 

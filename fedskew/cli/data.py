@@ -132,7 +132,7 @@ def save(
 
     chosen = parse(stated)
     federation = federate(chosen.data, chosen.general.seed)
-    save_partition(federation, file)
+    save_partition(federation.train_indices, file)
     samples, tests = federation.counts_KC.sum(), len(federation.global_test)
     out.print(f"{file}: {federation.clients} clients, {samples} training and {tests} test")
 
@@ -232,7 +232,7 @@ def export_sites(
         given["clients"] = sites
     check_settings(given)
     from data import federate
-    from data.partition_files import write_sites
+    from data.federation import write_sites
     from server_app.settings import parse
 
     chosen = parse(given)

@@ -123,7 +123,6 @@ class TrainedRun:
             std=settings["std"] or scale["std"],
             norm=settings["norm"],
             image_side=settings["image-side"],
-            width=settings["width"],
             input_columns=tuple(self.origin.get("input-columns", ())),
             medians=tuple(self.origin.get("medians", {}).values()),
             positive_class=numbers.positive_class or "",

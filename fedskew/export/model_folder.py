@@ -62,7 +62,6 @@ class Description:
     """center where images were resized to 8/7 of the shape and their center cut out, none elsewhere."""
     norm: str = "batch"
     image_side: int = 0
-    width: int = 0
     pixel_range: str = ""
     frame: str = ""
     columns: str = ""
@@ -131,7 +130,7 @@ class Description:
     @property
     def model_settings(self) -> ModelSettings:
         """The settings of the architecture."""
-        return ModelSettings(norm=self.norm, image_side=self.image_side, width=self.width)
+        return ModelSettings(norm=self.norm, image_side=self.image_side)
 
     @property
     def class_names(self) -> tuple[str, ...]:

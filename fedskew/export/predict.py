@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client_app.metrics import Scores
+from client_app.metrics import Scores, probabilities_of
 from client_app.models.classifier import in_batches
 from client_app.state import State, weighted_mean
 from data import DataError, DataSettings, Samples, SettingError, require
@@ -386,7 +386,10 @@ def predict(
         predictions.append(prediction)
     if not inputs.known_N.any():
         return predictions, None
-    scores = Scores.of_batch(logits_NC[inputs.known_N], samples.labels_N[inputs.known_N])
+    known_N = inputs.known_N
+    scores = Scores.of_probabilities(
+        *probabilities_of(logits_NC[known_N], samples.labels_N[known_N])
+    )
     tested_C = scores.confusion_CC.sum(1).tolist()
     positive = positive_class(names, folder.description.positive_class, tested_C=tested_C)
     return predictions, metrics_from(scores, positive=positive)

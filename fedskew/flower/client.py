@@ -254,10 +254,12 @@ def answer(message: Message, client: Client, variants: Sequence[Variant]) -> Mes
     question = str(config.get(QUESTION, ""))
     content = RecordDict({REPORT: ConfigRecord({"client": client.id})})
     for variant in on_grid(variants, config):
-        state = variant.answer(client, question)
-        if state and question == CLASS_COUNTS:
+        if not question or variant.upload.question != question:
+            continue
+        state = variant.answer(client)
+        if question == CLASS_COUNTS:
             content[METRICS] = MetricRecord({question: state["counts"].tolist()})
-        elif state:
+        else:
             content[UPLOAD + variant.name] = to_flower(state)
     if len(content) == 1:
         names = ", ".join(variant.name for variant in variants) or "none"

@@ -18,8 +18,7 @@ from torch import Tensor
 from client_app.client import TensorSpec, Upload, Variant, integers
 from client_app.masked_sum import NONCE_BYTES, SumList, Words, from_words, unmasked_sum
 from client_app.run_spec import RunSpec
-from client_app.state import State
-from client_app.summed_questions import (
+from client_app.site_questions import (
     LIST_QUESTION,
     NONCE,
     NONCE_QUESTION,
@@ -27,6 +26,7 @@ from client_app.summed_questions import (
     purpose_of,
     summed_variant,
 )
+from client_app.state import State
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data.agreement import Agreement
 from data.files import owner_only

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from client_app.client import Variant
-from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import NOT_FINITE, QUESTION
 from client_app.metrics import Scores
 from client_app.run_spec import RunSpec
+from client_app.site_questions import STANDARDIZATION
 from client_app.state import State, size
 from strategies.core.exchange import EVALUATE, QUERY, Exchange, Grid
 from strategies.core.rounds import RoundResult, Rounds

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from client_app.client import Variant
-from client_app.column_sums import STANDARDIZATION, ColumnSums, asks_for_column_sums
 from client_app.handlers import ExpectedState
 from client_app.models import Classifier
 from client_app.run_spec import RunSpec
 from client_app.serialization import Expected
+from client_app.site_questions import STANDARDIZATION, ColumnSums, asks_for_column_sums
 from client_app.state import State, copy, size
 from client_app.training import private_names, total_proximal_mu
 from data import Samples

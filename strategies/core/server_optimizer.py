@@ -67,9 +67,13 @@ class ServerOptimizer:
     def momentum_step(self, start: Tensor, combined: Tensor, mean: Tensor) -> Sequence[Tensor]:
         """Return w and m after a round, of one tensor or a part of it."""
         delta = combined - start
-        gain = 1 - self.momentum if self.rule == "damped" else 1.0
+        gain = 1.0
+        if self.rule == "damped":
+            gain = 1 - self.momentum
         mean = self.momentum * mean + gain * delta
-        step = delta + self.momentum * mean if self.rule == "nesterov" else mean
+        step = mean
+        if self.rule == "nesterov":
+            step = delta + self.momentum * mean
         return start + self.learning_rate * step, mean
 
     def adaptive_step(

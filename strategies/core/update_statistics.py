@@ -134,10 +134,12 @@ def steps(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterat
     """
     width = max(1, min(CHUNK, VALUES // max(1, len(shared))))
     for name in names:
-        flat = [state[name].reshape(-1) for state in (start, *shared)]
-        parts = [torch.split(tensor_P, width) for tensor_P in flat]
-        for begin_P, *values_KP in zip(*parts, strict=True):
-            yield torch.stack(values_KP).sub_(begin_P).float()
+        begin_P = start[name].reshape(-1)
+        ends = [state[name].reshape(-1) for state in shared]
+        for first in range(0, len(begin_P), width):
+            piece = slice(first, first + width)
+            ends_KP = torch.stack([end_P[piece] for end_P in ends])
+            yield ends_KP.sub_(begin_P[piece]).float()
 
 
 def median_norm(entries: Sequence[UpdateStatistics]) -> float:

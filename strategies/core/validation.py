@@ -107,7 +107,7 @@ def read(parts: Mapping[str, object], largest: Expected | None) -> ClientReply:
 def worker_in(record: ConfigRecord) -> dict[str, int | str]:
     """Return what a client says of its process, as far as a record of the round can hold it."""
     worker: dict[str, int | str] = {}
-    for key in ("process", "device", "visible-gpus", "gpu"):
+    for key in ("process", "device", "gpu"):
         value = record.get(key, "")
         if isinstance(value, int) and abs(value) >= 2**63:  # Python does not print the longest
             raise ValueError("worker: has a number of more than 63 bits")

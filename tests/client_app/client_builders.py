@@ -62,9 +62,8 @@ def broadcast_of(variants: Sequence[Variant], clients: Sequence[Client]) -> dict
     """Return what the server would send: the sum of the clients' answers, CReFF's head, SCAFFOLD's first c, weights."""
     sent: dict[str, State] = {}
     for variant in variants:
-        question = variant.upload.question if variant.upload.is_answer else ""
-        if question and variant.upload.returned:
-            answers = [variant.answer(client, question) for client in clients]
+        if variant.upload.is_answer and variant.upload.returned:
+            answers = [variant.answer(client) for client in clients]
             sent[variant.name] = {
                 "counts": torch.stack([answer["counts"] for answer in answers]).sum(0)
             }

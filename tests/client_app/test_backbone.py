@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from client_app.models import ModelSettings, build, check
 from client_app.models.backbone import (
-    about_file,
     body_of,
     normalization_of,
     read,
@@ -259,7 +258,6 @@ def test_a_file_that_is_replaced_after_its_hash_was_compared_is_not_loaded(copie
     hashed = of_hash(with_weights(copied), looked_at)
     build(NAME, SHAPE, 3, 0, hashed)
     replaced(copied)
-    assert sha256_of(str(copied)) == looked_at  # as fast as it is because it looks no further
     with pytest.raises(SettingError) as caught:
         build(NAME, SHAPE, 3, 0, hashed)
     assert looked_at in str(caught.value)
@@ -268,9 +266,7 @@ def test_a_file_that_is_replaced_after_its_hash_was_compared_is_not_loaded(copie
 def test_a_file_of_more_than_four_gib_is_not_read(copied: Path) -> None:
     assert read(str(copied)) and sha256_of(str(copied))
     most = 4 * 2**30
-    os.truncate(copied, most)  # takes no room on the disk
-    assert about_file(str(copied)).st_size == most
-    os.truncate(copied, most + 1)
+    os.truncate(copied, most + 1)  # takes no room on the disk
     for look in (read, sha256_of):
         with pytest.raises(SettingError):
             look(str(copied))

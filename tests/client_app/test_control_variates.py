@@ -20,7 +20,7 @@ from client_app.optimizer import TrainingSettings, coefficient_sum
 from client_app.state import State, copy
 from client_app.training import train_round
 from client_app.variants.control_variates import ControlVariates
-from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.local_parts import LocalBatchNorm
 from client_app.variants.proximal import Proximal
 
 NAME = ControlVariates.name

@@ -17,7 +17,7 @@ from client_app.variants.feature_gradients import (
     FeatureGradients,
     class_gradients,
 )
-from data.siamese import siamese
+from data.augmentation import siamese
 
 COUNTS = (4, 0, 3, 1, 7)
 WIDTH = 6
@@ -40,19 +40,20 @@ def problem() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def test_closed_form_equals_autograd(scale: float) -> None:
     """From it follow the rows' signs and sum, and that of a head of zeros they are class means."""
     features_ND, labels_N, weight_CD, bias_C = problem()
-    gradients_CCD = class_gradients(features_ND, labels_N, scale * weight_CD, scale * bias_C)
-    for c, count in enumerate(COUNTS):
+    held = [c for c, count in enumerate(COUNTS) if count]
+    gradients_nCD = class_gradients(features_ND, labels_N, scale * weight_CD, scale * bias_C, held)
+    for row, c in enumerate(held):
         weight = (scale * weight_CD).requires_grad_(True)
         logits = features_ND[labels_N == c] @ weight.T + scale * bias_C
-        loss = F.cross_entropy(logits, labels_N[labels_N == c], reduction="sum") / max(1, count)
+        loss = F.cross_entropy(logits, labels_N[labels_N == c], reduction="sum") / COUNTS[c]
         (expected,) = torch.autograd.grad(loss, weight)
-        assert torch.allclose(gradients_CCD[c], expected, atol=1e-10)
+        assert torch.allclose(gradients_nCD[row], expected, atol=1e-10)
 
 
 def test_a_class_with_one_sample_reveals_its_feature_up_to_scale() -> None:
     features_ND, labels_N, weight_CD, bias_C = problem()
     feature_D = features_ND[labels_N == 3][0]
-    gradient_CD = class_gradients(features_ND, labels_N, weight_CD, bias_C)[3]
+    gradient_CD = class_gradients(features_ND, labels_N, weight_CD, bias_C, [3])[0]
     of_bias = torch.softmax(weight_CD @ feature_D + bias_C, 0)[3] - 1
     assert torch.allclose(gradient_CD[3] / of_bias, feature_D, atol=1e-10)
 

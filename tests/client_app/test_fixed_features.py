@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from client_app.features import used, with_features
 from client_app.models import PLAIN, RANDOM_CONV, ModelSettings, build, has_fixed_features
 from client_app.models.random_conv import FILTERS, GRID
+from client_app.variants.feature_gradients import AugmentedGradients
 from data import DataSettings, Federation, SettingError, federate
 from server_app.settings import parse
 from server_app.strategy import federation_of, how_vectorized, model_of
@@ -73,7 +74,8 @@ def test_images_that_change_are_not_replaced_by_their_features(tmp_path: Path) -
     changing = digits_of(augmentation="crop-flip")
     assert with_features(changing, RANDOM_CONV, PLAIN, folder, "cpu") is changing
     federation = digits_of()
-    assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu", True) is federation
+    variants = [AugmentedGradients()]
+    assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu", variants) is federation
     assert with_features(federation, "small-cnn", PLAIN, folder, "cpu") is federation
     assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu") is not federation
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from client_app.client import Client, Variant
 from client_app.optimizer import TrainingSettings
 from client_app.training import train_round
+from client_app.variants.class_prior import Reweighting
 from client_app.variants.logit_shift import LogitShift
-from client_app.variants.reweighting import Reweighting
 
 COUNTS_KC = [(40, 3, 0, 7), (1, 1, 60, 2), (0, 0, 5, 0), (10, 20, 30, 40), (9, 9, 9, 9)]
 FULL_KC = [(40, 3, 5, 7), (1, 1, 60, 2), (2, 3, 5, 100), (10, 20, 30, 40)]

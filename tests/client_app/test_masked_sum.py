@@ -120,7 +120,7 @@ def test_a_list_is_read_as_it_was_written_and_in_no_other_form() -> None:
         "[]",
         "{}",
         text + " ",
-        text.replace('"purpose": "', '"purpose": 1, "x": "'),
+        text.replace('"purpose":"', '"purpose":1,"x":"'),
         text[:-20] + text[-18:],
         "[" * 100_000,
     ]

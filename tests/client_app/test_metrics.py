@@ -54,10 +54,6 @@ def test_calibration_error_is_the_mean_gap_of_bins(scale: float) -> None:
     assert scores.calibration[0].tolist() == bin_N.bincount(minlength=BINS).tolist()
 
 
-def test_scores_of_no_samples_contradict_nothing() -> None:
-    assert Scores.empty(3).contradiction(None) == ""
-
-
 def test_batches_and_parts_add_up_to_the_whole() -> None:
     logits_NC, labels_N = case()
     whole = measured(logits_NC, labels_N)
@@ -66,6 +62,7 @@ def test_batches_and_parts_add_up_to_the_whole() -> None:
         measured(logits_NC[part], labels_N[part])
         for part in (slice(50), slice(50, 51), slice(51, 203), slice(0))
     )
+    assert none.contradiction(None) == ""
     total = first + one + rest + none
     assert torch.equal(total.confusion_CC, whole.confusion_CC)
     assert torch.allclose(total.loss, whole.loss) and total.brier == pytest.approx(whole.brier)

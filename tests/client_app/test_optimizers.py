@@ -16,7 +16,7 @@ from server_app.settings import parse
 STEPS = 50
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_fifty_steps_are_torchs_to_the_bit(optimizer: str) -> None:
     settings = TrainingSettings(optimizer=optimizer, learning_rate=0.02, weight_decay=0.03)
     generator = torch.Generator().manual_seed(3)
@@ -68,7 +68,7 @@ def test_schedules_are_torchs_to_the_bit(schedule: str) -> None:
 
 
 def test_adam_counts_steps_alone() -> None:
-    settings = TrainingSettings(optimizer="adam", local_epochs=3, batch_size=4)
+    settings = TrainingSettings(optimizer="adamw", local_epochs=3, batch_size=4)
     report = train_round(small_client(), [], settings)
     assert report.trained.coefficient_sum == report.trained.steps == 9
 
@@ -103,7 +103,7 @@ def test_cosine_falls_over_all_rounds_of_the_run() -> None:
     assert cosine.training.schedule_rounds == 8
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_a_part_of_an_optimizer_steps_its_rows_alone(kind: str) -> None:
     """Of four clients in one tensor the second and third go on, with the state that they had."""
     settings = TrainingSettings(optimizer=kind, learning_rate=0.1, weight_decay=0.01)

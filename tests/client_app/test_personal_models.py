@@ -24,7 +24,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.personal import FINE_TUNED, fine_tuned, is_personal, model_of_variant
 from client_app.state import State, copy, seed_of, weighted_mean
 from client_app.training import batches, train_round
-from client_app.variants.local_head import HeadThenFeatures, LocalHead
+from client_app.variants.local_parts import HeadThenFeatures, LocalHead
 from client_app.variants.personal_model import PersonalModel
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling

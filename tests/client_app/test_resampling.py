@@ -1,7 +1,6 @@
 """IWDS: the weights (Cui et al. 2019), their schedule, and what is drawn."""
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -63,7 +62,6 @@ def test_stable_where_the_plain_formula_is_not() -> None:
 )
 def test_schedule(t: int, expected: float) -> None:
     assert Resampling().beta(t + 1) == pytest.approx(expected, abs=5e-7)
-    assert Resampling(warm_up_rounds=7).beta(t + 8) == pytest.approx(expected, abs=5e-7)
 
 
 def test_schedule_s_ends() -> None:
@@ -71,9 +69,6 @@ def test_schedule_s_ends() -> None:
     assert betas == sorted(betas, reverse=True) and betas[-1] == pytest.approx(0.8, abs=1e-10)
     at_once = [Resampling(decay=0.0).beta(round) for round in (1, 2, 3)]
     assert at_once == pytest.approx([0.9999, 0.8, 0.8])
-    sampler, client = Resampling(warm_up_rounds=2), small_client((6, 0, 3, 1))
-    assert sampler.sample_weights(replace(client, round=2)) is None, "a warm-up is plain training"
-    assert sampler.sample_weights(replace(client, round=3)) is not None
 
 
 @pytest.mark.parametrize("beta", [0.9, 1.0])

@@ -10,7 +10,7 @@ from client_builders import small_client
 from client_app.handlers import masked_reply
 from client_app.local_site import NotAgreed
 from client_app.run_spec import RunSpec
-from client_app.summed_questions import LIST_QUESTION, NONCE_QUESTION, purpose_of, words_of
+from client_app.site_questions import LIST_QUESTION, NONCE_QUESTION, purpose_of, words_of
 from client_app.variants.feature_statistics import FeatureStatistics, LabelCounts
 from server_app.settings import parse
 

@@ -38,8 +38,7 @@ def torchs_optimizer(settings: TrainingSettings, parameters: Any) -> torch.optim
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay)
-    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, rate, (settings.momentum, 0.999), 1e-8, decay)
+    return torch.optim.AdamW(parameters, rate, (settings.momentum, 0.999), 1e-8, decay)
 
 
 @pytest.mark.parametrize(

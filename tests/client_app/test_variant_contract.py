@@ -24,14 +24,13 @@ COUNTS = [(8, 0, 0, 3), (1, 2, 4, 0)]
 """Clients for whom every field has an effect: one lacks two classes, and one has a class of few samples."""
 ALIKE = [(4, 3, 2, 1), (4, 3, 2, 1)]
 OTHER_IDENTITIES: Mapping[str, tuple[dict[str, Any], list[tuple[int, ...]]]] = {
-    "resampling": ({"warm_up_rounds": 2}, COUNTS),  # plain shuffles until then
     "reweighting": ({}, ALIKE),  # a client whose prior is the global one
 }
 """Identities that are no setting of the variant alone: fields, and class counts of the clients."""
 
 OTHERS: Mapping[str, Any] = {
     "min_class_samples": 4, "repeats": 3, "classes_per_round": 1, "bits": 10,
-    "warm_up_rounds": 1, "head_epochs": 2, "covariance": "diagonal",
+    "head_epochs": 2, "covariance": "diagonal",
     "measure": "l2", "target": "uniform",
 }  # fmt: skip
 """Values other than the default's by field; whole numbers that are not here grow by one, others are halved."""
@@ -66,7 +65,7 @@ def digest_of(report: Report) -> str:
 def outcome(variant: Variant) -> tuple[str, ...]:
     """Return digests of all that a variant changes: weights, uploads, memory and its answer."""
     shared, reports = trial(variant)
-    answer = variant.answer(small_client(COUNTS[0]), variant.name)
+    answer = variant.answer(small_client(COUNTS[0]))
     return digest([shared, answer]), *map(digest_of, reports)
 
 
@@ -120,7 +119,7 @@ def test_the_default_has_an_effect(name: str) -> None:
     moved = any(not same(report.trained.state, other.trained.state) for report, other in pairs)
     assert moved == affects_training(type(variant))
     told = [{**report.uploads, **report.memory}.get(name) for report in reports]
-    assert moved or variant.answer(small_client(COUNTS[0]), name) or all(told)
+    assert moved or variant.answer(small_client(COUNTS[0])) or all(told)
 
 
 @every_variant

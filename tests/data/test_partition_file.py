@@ -16,7 +16,7 @@ LONG_TAILED = DataSettings(imbalance_factor=10, largest_class=100, min_samples=5
 @pytest.fixture
 def file(tmp_path):
     """The partition of a seed."""
-    save_partition(federate(LONG_TAILED, 3), tmp_path / "partition.json")
+    save_partition(federate(LONG_TAILED, 3).train_indices, tmp_path / "partition.json")
     return tmp_path / "partition.json"
 
 
@@ -42,11 +42,11 @@ def test_lists_of_ones_own_are_taken_in_any_order(tmp_path):
 
 def test_resolving_and_the_run_s_id_bind_the_content(file):
     resolved = resolve(DataSettings(partition_file=str(file)))
-    assert re.fullmatch(re.escape(str(file)) + "#[0-9a-f]{16}", resolved.partition_file)
+    assert re.fullmatch(re.escape(str(file)) + "#[0-9a-f]{64}", resolved.partition_file)
     assert resolve(resolved) == resolved
     first = parse({"partition-file": str(file)})
     assert parse(first.flat()).run_id == first.run_id != parse({"clients": 4}).run_id
-    save_partition(federate(LONG_TAILED, 4), file)
+    save_partition(federate(LONG_TAILED, 4).train_indices, file)
     assert parse({"partition-file": str(file)}).run_id != first.run_id
     with pytest.raises(DataError) as caught:
         resolve(resolved)

@@ -378,7 +378,7 @@ def federation_of(stated, folder):
     """Return the federation of a row. `patients` is a table of two rows a patient."""
     if "partition_file" in stated:
         saved = {"clients": 3, "alpha": 0.5}
-        save_partition(federate(DataSettings(**saved), 1), folder / "partition.json")
+        save_partition(federate(DataSettings(**saved), 1).train_indices, folder / "partition.json")
         stated = {**stated, "partition_file": str(folder / "partition.json")}
     if stated.get("dataset") == "patients":
         name = f"csv:{table('size', 'label', 'patient')(folder)}"

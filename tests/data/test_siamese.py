@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from data.siamese import color, crop, cutout, rotate, scale, siamese
+from data.augmentation import color, holed, rotated, scaled, shifted, siamese
 
 IMAGES = torch.randn(6, 3, 32, 28, generator=torch.Generator().manual_seed(0))
 
@@ -33,10 +33,10 @@ def test_color_in_closed_form():
 
 @pytest.mark.parametrize(("down", "right"), [(0, -4), (3, 1)])
 def test_a_crop_is_a_shift_with_zeros_outside(down, right):
-    shifted = torch.roll(IMAGES, (-down, -right), (2, 3))
+    rolled = torch.roll(IMAGES, (-down, -right), (2, 3))
     rows, columns = torch.arange(32) + down, torch.arange(28) + right
     inside = ((rows >= 0) & (rows < 32))[:, None] & ((columns >= 0) & (columns < 28))
-    assert torch.equal(crop(IMAGES, down, right), shifted * inside)
+    assert torch.equal(shifted(IMAGES, down, right), rolled * inside)
 
 
 @pytest.mark.parametrize(
@@ -45,27 +45,27 @@ def test_a_crop_is_a_shift_with_zeros_outside(down, right):
 )
 def test_cutout_is_a_quarter_of_the_image_cut_at_the_border(size, place, hole):
     images = IMAGES[:, :, : size[0], : size[1]]
-    holed = cutout(images, *place)
-    zero = (holed == 0).all((0, 1))
-    assert zero.sum() == hole and torch.equal(holed[:, :, ~zero], images[:, :, ~zero])
+    changed = holed(images, *place)
+    zero = (changed == 0).all((0, 1))
+    assert zero.sum() == hole and torch.equal(changed[:, :, ~zero], images[:, :, ~zero])
 
 
 def test_scale_and_rotation_lead_where_their_maps_say():
     """On an image of its own coordinates the result is the map itself, wherever that stays inside."""
     image = places(33, 29)
-    scaled = scale(image, 0.9, 1.1)
+    zoomed = scaled(image, 0.9, 1.1)
     wanted = image * torch.tensor([0.9, 1.1])[:, None, None]
     inside = (wanted.abs() < 0.93).all(1)[0]
     assert inside.float().mean() > 0.7
-    assert torch.allclose(scaled[0][:, inside], wanted[0][:, inside], atol=1e-5)
-    assert scaled[0, 1, 0, 14].abs() < 0.5, "outside is zero"
+    assert torch.allclose(zoomed[0][:, inside], wanted[0][:, inside], atol=1e-5)
+    assert zoomed[0, 1, 0, 14].abs() < 0.5, "outside is zero"
     pixels = image * torch.tensor([29.0, 33.0])[:, None, None] / 2  # distances a rotation keeps
     angle = math.radians(10)
     turned = torch.complex(*pixels[0]) * complex(math.cos(angle), math.sin(angle))
     inside = (turned.real.abs() < 13.5) & (turned.imag.abs() < 15.5)
     assert inside.float().mean() > 0.7
-    rotated = torch.complex(*rotate(pixels, angle)[0])
-    assert torch.allclose(rotated[inside], turned[inside], atol=1e-4)
+    result = torch.complex(*rotated(pixels, angle)[0])
+    assert torch.allclose(result[inside], turned[inside], atol=1e-4)
 
 
 def test_one_draw_for_the_whole_batch():

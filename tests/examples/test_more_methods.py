@@ -103,7 +103,7 @@ def test_feddisco_is_its_equation(measure: str) -> None:
             math.log(CLASSES) - sum(-p * math.log(p) for p in share.tolist() if p)
             for share in shares
         ]
-    answers = [asked.answer(client, asked.name) for client in clients]
+    answers = [asked.answer(client) for client in clients]
     numbers_K1 = torch.stack([answer["discrepancy"] for answer in answers])
     for answer, distance in zip(answers, distances, strict=True):
         assert int(answer["discrepancy"]) / 2**32 == pytest.approx(distance, abs=1e-9)

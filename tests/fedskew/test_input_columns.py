@@ -13,9 +13,9 @@ from sklearn.preprocessing import StandardScaler
 
 import fedskew as package
 from client_app.client import InvalidReply
-from client_app.column_sums import ColumnSums, is_standardization
 from client_app.local_site import PERMISSIONS
 from client_app.runtime import site_runtime
+from client_app.site_questions import ColumnSums, is_standardization
 from data import DataError, DataSettings, federate, load
 from data.agreement import read_agreement
 from data.standardization import column_sums, standardization
@@ -145,7 +145,7 @@ def test_sums_have_the_same_bits_however_rows_are_split(rows):
     numbers[:, 2] = 0
     whole = column_sums(numbers)
     parts = np.array_split(draws.permutation(rows), min(rows, 3))
-    of_parts = [column_sums(numbers, part) for part in parts]
+    of_parts = [column_sums(numbers[part]) for part in parts]
     total = {name: sum(sums[name] for sums in of_parts) for name in whole}
     assert standardization(total) == standardization(whole)
     mean, std = standardization(whole)

@@ -78,6 +78,7 @@ def test_singleset_is_separate_trainings_to_the_bit(train: Train, tmp_path: Path
         for record in outcome.records:
             if number in record["clients"]:
                 client = alone.client(number, record["round"], {}, {}, memory)
+                alone.load(client)
                 memory = dict(train_round(client, settings.variants, settings.training).memory)
         kept = load_memory(folder_of(outcome.folder.path, number), last)
         assert digest([memory["private"]]) == digest([kept["private"]])

@@ -8,7 +8,7 @@ import torch
 from in_process import FinishedRun, small
 
 from client_app.memory import load as load_memory
-from client_app.metrics import evaluate_models
+from client_app.metrics import evaluate_models, local_accuracies
 from client_app.personal import fine_tuned
 from client_app.runtime import simulation_runtime
 from data import SettingError
@@ -81,9 +81,13 @@ def test_a_fine_tuned_model_is_the_clients_own_training_of_the_last_average(trai
     runtime = simulation_runtime(spec.to_json())
     memory = load_memory(runtime.memory_folder(2), 1)
     client = runtime.client(2, 1, checkpoint.shared, {}, memory)
+    runtime.load(client)
     state = fine_tuned(client, runtime.run_spec.training, ())
     untuned = runtime.model_state(checkpoint.shared, memory)
     assert not all(torch.equal(state[name], untuned[name]) for name in untuned)
     (scores,) = evaluate_models(runtime.model, {"": state}, runtime.test_sets(2)["test"]).values()
     counts_C = torch.as_tensor(runtime.federation.counts_KC[2])
-    assert local_accuracy(run, "fine-tuned").values[2] == scores.local_accuracy(counts_C)
+    confusion_CC = scores.confusion_CC.double()
+    recall = (confusion_CC.diagonal() / confusion_CC.sum(1)).tolist()
+    (expected,) = local_accuracies(recall, counts_C[None])
+    assert local_accuracy(run, "fine-tuned").values[2] == expected

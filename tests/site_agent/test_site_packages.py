@@ -32,7 +32,7 @@ from fedskew.engines import Resources
 from server_app.settings import parse
 from site_agent import check, executor, export, pool, service
 folder = Path(sys.argv[1])
-run = {"method": "fedshift+fedbn", "model": "resnet-8", "rounds": 1, "batch-size": 8, "device": "cpu", "width": 4,
+run = {"method": "fedshift+fedbn", "model": "resnet-8", "rounds": 1, "batch-size": 8, "device": "cpu",
        "dataset": f"sites:{folder}/federation.toml", "results": str(folder / "results")}
 print(execute(parse(run), Resources("inprocess"), lambda line: None, sites=str(folder))["hash"]["shared"])
 print("loaded", *sorted({name.split(".")[0] for name in sys.modules}))

@@ -1,7 +1,6 @@
 """No site owns the model by stating more samples than are agreed: at the server, in the record, at the site itself."""
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +87,10 @@ def test_more_samples_than_agreed_are_refused_and_recorded_and_no_more_are_not(
     assert record.clients == [0, 1, 2] and not record.failures
 
 
-def test_without_agreed_samples_the_run_says_so_and_names_who_weighs_most(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "fedskew"):
-        record, origin = run_with_samples(tmp_path, 320_000_000, told := [], 24, None, None)
+def test_without_agreed_samples_the_run_says_so(tmp_path: Path) -> None:
+    record, origin = run_with_samples(tmp_path, 320_000_000, told := [], 24, None, None)
     assert record.clients == [0, 1, 2]
     assert "federation.toml agrees on no samples for east, south: a site counts" in " ".join(told)
-    assert "site east states 320000000 of all 320000048 samples" in caplog.text
     assert origin["agreement"]["samples"] == {"north": 24}
 
 

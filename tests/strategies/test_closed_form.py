@@ -70,7 +70,7 @@ def server_with(
         samples = Samples(features_ND[part], labels_N[part], torch.zeros(1), torch.ones(1))
         broadcast = {LabelCounts.name: {"counts": total_C}}
         client = Client(number, model, samples, classes, broadcast=broadcast)
-        answers[number] = asked.answer(client, asked.name)
+        answers[number] = asked.answer(client)
     return Server(
         model=model,
         start=copy(model.state_dict()),

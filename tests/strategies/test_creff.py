@@ -62,8 +62,8 @@ def upload_of(samples_of_class: Sequence[int], head: State, seed: int = 0) -> St
     labels_N = torch.arange(CLASSES).repeat_interleave(torch.tensor(samples_of_class))
     features_ND = normal(len(labels_N), WIDTH, seed=seed).float().relu()
     held = torch.tensor(samples_of_class).nonzero().flatten()
-    gradients = class_gradients(features_ND, labels_N, head["weight"], head["bias"])
-    return {"classes": held, "gradients": gradients[held]}
+    gradients = class_gradients(features_ND, labels_N, head["weight"], head["bias"], held.tolist())
+    return {"classes": held, "gradients": gradients}
 
 
 def head_for(seed: int = 1) -> State:

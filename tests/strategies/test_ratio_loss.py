@@ -98,7 +98,7 @@ def test_a_step_moves_the_head_by_the_classes_mean_gradient(round: int, rate: fl
     server = replace(server_of(samples, round=round), model=model, start=start, training=settings)
     features_ND = model.features(samples.inputs_N).detach()
     gradients = class_gradients(
-        features_ND, samples.labels_N, start["head.weight"], start["head.bias"]
+        features_ND, samples.labels_N, start["head.weight"], start["head.bias"], range(CLASSES)
     )
     moved = RatioLoss().displacements(server, samples)
     torch.testing.assert_close(moved, -rate * gradients.double(), rtol=1e-4, atol=1e-6)

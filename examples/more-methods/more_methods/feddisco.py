@@ -52,10 +52,8 @@ class LabelDiscrepancy(Variant):
             returned=False,
         )
 
-    def answer(self, client: Client, question: str) -> State:
+    def answer(self, client: Client) -> State:
         """Return {"discrepancy": (1,) int64}: d_i in units of 2^-32."""
-        if question != self.name:
-            return {}
         distance = self.distance(client.counts_C / len(client.samples))
         return {"discrepancy": torch.tensor([round(distance * UNIT)])}
 

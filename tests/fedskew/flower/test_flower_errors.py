@@ -91,7 +91,7 @@ def test_a_client_half_without_its_server_half_is_refused(name: str) -> None:
 def test_methods_of_sgd_refuse_another_optimizer_on_the_clients(
     kind: Any, variants: list[str], name: str
 ) -> None:
-    app = client_app(variants, optimizer="adam")
+    app = client_app(variants, optimizer="adamw")
     if name:
         with refused(RuntimeError, f"does not go with {name}, whose equations assume"):
             train(kind(initial(), **OFF), app, rounds=1)

@@ -1,20 +1,33 @@
-"""Mean and std of a table's columns between sites: what the coordinator asks each site, and what it sends back."""
+"""What sites are asked before round 1 beside a method's own questions: sums of a table's columns, and masked sums.
 
+For a masked sum the coordinator asks twice. NONCE_QUESTION has each site compute its integers and send a nonce;
+LIST_QUESTION sends all sites' nonces, and each site answers with masked words. Server and site both work out from the
+run's settings what is summed, its purpose, so no message can name another one.
+"""
+
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 import torch
 
 from client_app.client import Client, InvalidReply, TensorSpec, Upload, Variant, integers
+from client_app.local_site import NotAgreed
+from client_app.masked_sum import Words, to_words
+from client_app.models import has_fixed_features
 from client_app.models.classifier import Classifier
 from client_app.run_spec import RunSpec
 from client_app.state import State
+from client_app.variants.feature_statistics import LabelCounts
 from data.readers.catalog import is_sites
 from data.standardization import LIMB_BITS, column_sums, shapes, standardization
 
 STANDARDIZATION = "standardization"
 """The state of a message, and of a checkpoint, with mean and std of all sites' training rows."""
+NONCE_QUESTION, LIST_QUESTION = "masked-sum-nonce", "masked-sum-list"
+NONCE, WORDS = "nonce", "words"
+"""The one tensor of an answer to each of them: (32,) uint8, and (n,) int64, which stand for words modulo 2^64."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +57,7 @@ class ColumnSums(Variant):
         """Return what an answer must be."""
         return {name: integers(*shape) for name, shape in shapes(self.columns).items()}
 
-    def answer(self, client: Client, question: str) -> State:
-        if question != self.name:
-            return {}
+    def answer(self, client: Client) -> State:
         inputs_NF = client.samples.inputs_N
         assert isinstance(inputs_NF, torch.Tensor)  # a table is in memory
         sums = column_sums(inputs_NF.cpu().numpy())
@@ -101,3 +112,44 @@ def asked_variants(run_spec: RunSpec) -> Sequence[Variant]:
     if asks_for_column_sums(run_spec):
         return [ColumnSums(run_spec.data.shape[0]), *run_spec.variants]
     return run_spec.variants
+
+
+WITHOUT_FEATURES = (LabelCounts, ColumnSums)
+"""What is summed and does not depend on the model."""
+
+
+def summed_variant(variant: Variant) -> Variant:
+    """Return the variant whose answers are summed for this one: label-counts where class counts are all it needs."""
+    return LabelCounts() if variant.upload.of_counts is not None else variant
+
+
+def purpose_of(variant: Variant, run_spec: RunSpec) -> str:
+    """Return what is summed for a variant, as a text: equal texts are one sum, in any run of a federation.
+
+    It holds all that decides about the integers: the statistics and their grid, and the features; a site decides
+    which its samples are.
+    """
+    summed = summed_variant(variant)
+    about: dict[str, object] = {"sum": summed.name}
+    if not isinstance(summed, LabelCounts):
+        about |= {"settings": asdict(summed)}
+    if not isinstance(summed, WITHOUT_FEATURES):
+        about |= {"model": run_spec.model, "model-settings": asdict(run_spec.model_settings)}
+    return json.dumps(about, sort_keys=True)
+
+
+def words_of(variant: Variant, client: Client, run_spec: RunSpec) -> Words:
+    """Return a site's integers for a variant's sum.
+
+    Raises NotAgreed for features that the message's weights would decide about, InvalidReply for integers that are no
+    such statistics.
+    """
+    summed = summed_variant(variant)
+    model = run_spec.model_settings
+    fixed = has_fixed_features(run_spec.model, model.freeze, model.hidden)
+    if not fixed and not isinstance(summed, WITHOUT_FEATURES):
+        raise NotAgreed(f"features of {run_spec.model} are not summed: training changes them")
+    answer = summed.answer(client)
+    summed.upload.validate(answer, client.num_classes, len(client.samples))
+    arrays = {name: tensor.cpu().numpy() for name, tensor in answer.items()}
+    return to_words(arrays)
