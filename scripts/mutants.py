@@ -28,6 +28,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from queue import Queue
 
@@ -56,8 +57,8 @@ LEFT_OUT = ("VariableInserter", "VariableReplacer", "Is_Eq", "IsNot_NotEq", "Eq_
 """Ends of operator names that are not used: most of their mutants are the same program."""
 GUARDS = ("strict", "frozen")
 """Arguments of zip and dataclass that stop mistakes of later code; no correct call reaches them."""
-LISTS_OF_VALUES = "tests/test_reference_pages.py"
-"""The tests of the generated pages, which state the defaults of all settings."""
+LISTS_OF_VALUES = ("tests/test_reference_pages.py", "tests/test_golden_parts.py")
+"""The tests of lists: of the defaults of all settings, and of what every part of a method declares."""
 BEGIN, END = "<!-- make mutants -->", "<!-- end of make mutants -->"
 START_UP_S = 30
 """Seconds that a test process gets beyond its tests' own time."""
@@ -93,19 +94,24 @@ class Coverage:
         """Return the tests for a mutant.
 
         These are the tests that execute a changed line. A line outside functions is executed by whichever test imports
-        the file first: for it they are those that execute anything of the file, and those of the pages that list its
-        values. Tests named after the file come first, then quick ones, until `budget` seconds are full.
+        the file first: for it they are those that execute anything of the file, and those of the lists of its values,
+        which come first. Tests named after the file come next, then those that import it, then quick ones, until
+        `budget` seconds are full.
         """
         lines = self.tests.get(mutant.path, {})
         (first, _), (last, _) = mutant.span
         tests = set().union(*(lines.get(line, set()) for line in range(first, last + 1)))
+        of_lists: set[str] = set()
         if not tests or not inside_function(ROOT / mutant.path, first):
-            of_pages = {test for test in self.seconds if test.startswith(LISTS_OF_VALUES)}
-            tests = of_pages.union(*lines.values())
+            of_lists = {test for test in self.seconds if test.startswith(LISTS_OF_VALUES)}
+            tests = of_lists.union(*lines.values())
         stem = Path(mutant.path).stem
+        module = mutant.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
-        def by_nearness(test: str) -> tuple[bool, float, str]:
-            return stem not in test.partition("::")[0], self.seconds[test], test
+        def by_nearness(test: str) -> tuple[bool, bool, bool, float, str]:
+            file = test.partition("::")[0]
+            imports = f"from {module} import" in text_of(file)
+            return test not in of_lists, stem not in file, not imports, self.seconds[test], test
 
         chosen: list[str] = []
         for test in sorted(tests & self.seconds.keys(), key=by_nearness):
@@ -286,6 +292,12 @@ def spans_without_effect(tree: ast.Module) -> list[Span]:
     for name in decorators:
         spans.append(((name.lineno, name.col_offset - 1), (name.lineno + 1, 0)))
     return spans
+
+
+@cache
+def text_of(file: str) -> str:
+    """Return the text of a file of the repository."""
+    return (ROOT / file).read_text()
 
 
 def inside_function(file: Path, line: int) -> bool:

@@ -25,8 +25,6 @@ class RestrictedSoftmax(Variant):
     alpha: Annotated[float, Ge(0), Le(1)] = 0.5
     """Factor of the logits of missing classes: 0 leaves them at 0, 1 is plain training."""
 
-    def logit_scale(self, client: Client) -> Tensor | None:
+    def logit_scale(self, client: Client) -> Tensor:
         """Return (C,) the factors a_c."""
-        if self.alpha == 1:
-            return None
         return torch.where(client.counts_C > 0, 1.0, self.alpha)

@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from in_process import experiment, small
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from client_app.features import with_features
 from client_app.models import ModelSettings, build, check
 from client_app.models.backbone import (
     body_of,
@@ -24,7 +26,7 @@ from client_app.models.backbone import (
     sha256_of,
 )
 from client_app.models.settings import of_hash
-from data import DataSettings, SettingError
+from data import DataSettings, SettingError, federate
 from server_app.settings import parse
 
 NAME = "torchvision:shufflenet_v2_x0_5"
@@ -90,6 +92,20 @@ def test_a_run_on_kept_features_sends_the_head_alone_and_says_which_weights(
     assert record["bytes-up"] < 2 * (1024 * 10 * 4 + 5000)
     moved = str(copied.rename(copied.with_name("moved.safetensors")))
     assert small(tmp_path, **{**config, "weights": moved}).run_id == settings.run_id
+
+
+def test_the_kept_features_are_the_network_s(weights: Path, tmp_path: Path) -> None:
+    federation = federate(replace(DATA, train_images=10), 0)
+    frozen = with_weights(weights, freeze="all")
+    kept = with_features(federation, NAME, frozen, str(tmp_path), "cpu")
+    network = build(NAME, SHAPE, 2, 0, with_weights(weights)).eval()
+    first = torch.arange(1)
+    with torch.no_grad():
+        features_1D = network.features(federation.train(0).batch(first))
+    assert torch.allclose(kept.train(0).batch(first), features_1D, atol=1e-5)
+    assert (
+        with_features(federation, NAME, with_weights(weights), str(tmp_path), "cpu") is federation
+    )
 
 
 def test_normalization_is_the_weights_own_where_none_is_stated(weights: Path) -> None:
@@ -187,7 +203,7 @@ def test_weights_may_lie_in_a_training_checkpoint_whatever_counters_it_has(
 def test_what_does_not_go_with_kept_features_is_refused(
     changes: dict[str, str], key: str, weights: Path
 ) -> None:
-    colored = planned(weights, dataset="cifar10", freeze="all")
+    colored = planned(weights, dataset="cifar10", freeze="all", components=5)
     assert parse(colored).has_fixed_features
     with pytest.raises(SettingError) as caught:
         parse({**colored, **changes})
@@ -200,7 +216,7 @@ def test_what_does_not_go_with_kept_features_is_refused(
         ((3, 29, 40), 0, True),
         ((3, 28, 40), 0, False),
         ((3, 40, 28), 0, False),
-        ((1, 8, 8), 29, True),
+        ((1, 1, 1), 29, True),
         ((2, 29, 29), 0, False),
     ],
 )

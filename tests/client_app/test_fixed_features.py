@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from client_app.features import used, with_features
-from client_app.models import PLAIN, RANDOM_CONV, ModelSettings, build, has_fixed_features
-from client_app.models.random_conv import FILTERS, GRID
+from client_app.models import PLAIN, RANDOM_CONV, ModelSettings, build, check, has_fixed_features
+from client_app.models.random_conv import FEATURES, FILTERS, GRID
 from client_app.variants.feature_gradients import AugmentedGradients
 from data import DataSettings, Federation, SettingError, federate
 from server_app.settings import parse
@@ -121,7 +121,10 @@ def test_components_are_those_of_all_clients_training_samples(tmp_path: Path) ->
     )
 
 
-def test_more_components_than_samples_are_refused(tmp_path: Path) -> None:
+def test_more_components_than_samples_or_features_are_refused(tmp_path: Path) -> None:
+    check(RANDOM_CONV, (1, 8, 8), ModelSettings(components=FEATURES))
+    with pytest.raises(SettingError):
+        check(RANDOM_CONV, (1, 8, 8), ModelSettings(components=FEATURES + 1))
     settings = ModelSettings(components=20)
     with pytest.raises(SettingError, match="20 training samples"):
         with_features(digits_of(), RANDOM_CONV, settings, str(tmp_path), "cpu")

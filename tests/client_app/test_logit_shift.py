@@ -68,6 +68,14 @@ def test_the_shift_is_the_log_ratio_of_priors_with_its_sums_and_means(smoothing:
     assert shifts_of(COUNTS_KC, LogitShift(2.0**30)).abs().max() < 1e-6, "much smoothing, no shift"
 
 
+def test_the_other_targets_are_equal_classes_and_a_mixture_of_priors() -> None:
+    local_KC, global_C = priors(COUNTS_KC, 1.0)
+    uniform_KC = shifts_of(COUNTS_KC, LogitShift(scale=1.5, target="uniform"))
+    assert close(uniform_KC, 1.5 * (4 * local_KC).log())
+    mixed_KC = shifts_of(COUNTS_KC, LogitShift(scale=1.5, target="mixed"))
+    assert close(mixed_KC, 1.5 * (0.9 * global_C + 0.1 * local_KC).log())
+
+
 @pytest.mark.parametrize(
     ("variant", "question"),
     [

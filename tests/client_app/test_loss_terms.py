@@ -76,6 +76,14 @@ class Halved(Variant):
 
 
 @dataclass(frozen=True)
+class Doubled(Variant):
+    name: ClassVar[str] = "doubled"
+
+    def logit_scale(self, client: Client) -> Tensor | None:
+        return torch.full((CLASSES,), 2.0)
+
+
+@dataclass(frozen=True)
 class Shift(Variant):
     name: ClassVar[str] = "shift"
 
@@ -92,14 +100,14 @@ def task(*variants: Variant) -> Task:
 
 def test_terms_are_added_after_the_weights() -> None:
     """loss = mean(w CE) + mean(term), and the term sees logits without scales and offsets."""
-    made = task(Norms(0.1), MoreNorms(0.3), Focal(gamma=0.0), Halved(), Shift())
+    made = task(Norms(0.1), MoreNorms(0.3), Focal(gamma=0.0), Halved(), Doubled(), Shift())
     client, indices_B = made.client, torch.arange(11)
     with batches_of(100):
         value = made.loss(indices_B)
     model = build("mlp-bn", SHAPE, CLASSES, 0)
     features_BD = model.features(client.samples.batch(indices_B))
     logits_BC = model.head(features_BD)
-    trained_BC = logits_BC * SCALE_C + OFFSET_C
+    trained_BC = logits_BC * SCALE_C * 2 + OFFSET_C
     plain_B = F.cross_entropy(trained_BC, client.labels_N, reduction="none")
     squares_B = features_BD.square().sum(1) + logits_BC.square().sum(1)
     losses_B = plain_B + (0.1 + 0.3) * (client.labels_N + 1) * squares_B / 2

@@ -70,6 +70,13 @@ def test_batches_and_parts_add_up_to_the_whole() -> None:
     assert same(Scores.of(whole.state(), 5).state(), whole.state())
 
 
+def test_sums_over_two_classes_are_those_of_all_samples_at_once_to_the_bit() -> None:
+    """A report sums kept records of two classes again."""
+    logits_NC, labels_N = case(classes=2)
+    whole = measured(logits_NC, labels_N)
+    assert same(measured(logits_NC, labels_N, batch_size=50).state(), whole.state())
+
+
 def test_states_that_share_features_are_measured_in_one_pass_and_as_alone() -> None:
     """Also by subjects."""
     logits_NC, labels_N = case(60, 3)
@@ -84,6 +91,8 @@ def test_states_that_share_features_are_measured_in_one_pass_and_as_alone() -> N
         with batches_of(50):
             together = evaluate_models(model, states, samples_of(logits_NC, labels_N, groups_N))
         assert model.features.passes == 2
+        tested = 60 if groups_N is None else 30
+        assert together["average"].confusion_CC.sum() == tested
         for name, state in states.items():
             alone = measured(logits_NC, labels_N, groups_N, 50, state)
             assert same(together[name].state(), alone.state())

@@ -15,6 +15,7 @@ from fedskew import select as selection
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.inference import Estimate, with_interval
 from fedskew.select import ends, select
+from server_app.methods import METHODS as TABLE
 from server_app.record import RoundRecord
 from strategies.core.update_statistics import Seconds
 
@@ -122,12 +123,14 @@ def test_three_experiments_and_the_last_one_decides(selecting):
     assert {row.method for row in last.rows} == {"fedshift", "fedavg", "ccvr"}
     assert result["take"]["method"] == result["winner"]["method"] == "fedshift"
     assert result["take"]["learning-rate"] == 0.15
+    assert result["take"]["uploads"] == TABLE["fedshift"].reveals
     gain, low, high = result["gains"]["fedavg"]
     assert 0 < low < gain < high and gain == pytest.approx(5.0, abs=0.3)
     assert "fedshift (0.15) over always ccvr (0.15): +" in printed
     assert printed.endswith("take fedshift (0.15)\n")
     # No step has fewer rounds, and every run is on validation data.
     assert [experiment.settings["rounds"] for experiment in (timed, *steps)] == [1, 20, 20, 20]
+    assert timed.seeds == (0,)
     for experiment in (timed, *steps):
         assert experiment.settings["evaluate-on"] == "validation"
         assert experiment.settings["validation-fraction"] == 0.2
@@ -143,6 +146,15 @@ def test_minutes_that_allow_no_basis_name_no_winner(selecting, tmp_path):
     assert caught.value.__notes__ == ["1"], "one round is all that has trained"
     assert not list(tmp_path.glob("select-*.json"))
     assert selecting(FEDSHIFT, minutes=21, seconds=2.0)[0]["winner"]
+
+
+def test_a_first_step_that_is_finished_is_not_timed_again(selecting, monkeypatch):
+    """Its runs have seed 0. The control is the test above, which is refused within these minutes."""
+    monkeypatch.setattr(
+        "fedskew.select.RunFolder.finished",
+        lambda folder, rounds: "-seed0-" in folder.run and rounds == 20,
+    )
+    assert selecting(FEDSHIFT, minutes=3, seconds=2.0)[0]["winner"]
 
 
 def test_no_experiment_begins_after_the_minutes(selecting, monkeypatch):
@@ -168,7 +180,12 @@ def test_what_is_not_distinguishable_from_fedavg_is_no_winner(selecting):
     assert low < 0 < gain
     assert "no winner: no method is distinguishable from FedAvg here" in printed
 
-    _, printed, _ = selecting(good_at("fedavg", 5.0))
+    result, _, _ = selecting(good_at("fedprox", 0.5))
+    assert result["winner"]["method"] == "fedprox" and result["winner"]["uploads"] == "nothing"
+    assert 0 < result["gains"]["fedavg"][1] < 1
+
+    _, printed, steps = selecting(good_at("fedavg", 5.0), ["fedprox"])
+    assert "fedprox" in {row.method for row in steps[2].rows}, "two trainings at least go on"
     assert "no winner: FedAvg itself is the best on validation data" in printed
     assert "fedavg (0.05) over always ccvr (0.05): +" in printed
 
@@ -229,6 +246,16 @@ def test_auroc_decides_only_where_it_is_measured(selecting, tmp_path):
         selecting(FEDSHIFT, settings=data, target="auroc")
     assert caught.value.key == "--target"
     assert selecting(FEDSHIFT, settings=data, target="accuracy")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "metric"),
+    [("digits", "local-accuracy.worst"), ("digits-scanners", "client-accuracy.worst")],
+)
+def test_sites_with_samples_of_their_own_are_measured_on_these(dataset, metric, selecting):
+    """A client of the digits is a part of one data set: its accuracy follows from the recalls of all."""
+    _, _, experiments = selecting(FEDSHIFT, settings={"dataset": dataset}, target="worst-site")
+    assert {experiment.metric for experiment in experiments} == {metric}
 
 
 def test_an_interval_over_seeds_alone_is_wider_where_their_samples_overlap():

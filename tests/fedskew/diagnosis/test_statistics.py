@@ -92,15 +92,17 @@ def test_a_feature_that_chance_explains_hides_no_other(sizes, means, deviations)
 
 
 @pytest.mark.parametrize(
-    ("counts", "share"),
+    ("counts_KC", "share"),
     [
-        ([39, 11], 0.0),  # 39.5 / 20.5 over 11.5 / 20.5 is 3.4
-        ([86, 17], 0.0),  # 86.5 / 17.5 is 4.94
-        ([88, 17], 1.0),  # 88.5 / 17.5 is 5.06
+        ([[39, 11]], 0.0),  # 39.5 / 20.5 over 11.5 / 20.5 is 3.4
+        ([[86, 17]], 0.0),  # 86.5 / 17.5 is 4.94
+        ([[88, 17]], 1.0),  # 88.5 / 17.5 is 5.06
+        ([[88, 17], [39, 11]], 105 / 155),
     ],
 )
-def test_a_tail_of_its_own_is_a_ratio_of_five(counts, share):
-    assert local_tail_share(np.array([counts]), np.full((1, 2), 20.0), 1.0) == share
+def test_a_tail_of_its_own_is_a_ratio_of_five(counts_KC, share):
+    expected_KC = np.full((len(counts_KC), 2), 20.0)
+    assert local_tail_share(np.array(counts_KC), expected_KC, 1.0) == share
 
 
 def test_independent_samples_by_hand():
