@@ -17,16 +17,11 @@ def rows_of(count, start=0):
     rows = []
     for k in range(count):
         ill = k % 2
-        rows.append(
-            {
-                "row_id": str(9000 + start + k),
-                "patient": f"p{start + k // 2}",
-                "ward": ("east", "west")[k % 2],
-                "age": "" if k == 5 else f"{40 + 30 * ill + draws.normal():.1f}",
-                "bmi": "NA" if k % 10 == 9 else f"{20 + 10 * ill + draws.normal():.2f}",
-                "diagnosis": ("Benign", "Malignant")[ill],
-            }
-        )
+        age, bmi = 40 + 30 * ill + draws.normal(), 20 + 10 * ill + draws.normal()
+        known = (str(9000 + start + k), f"p{start + k // 2}", ("east", "west")[ill])
+        gaps = ("" if k == 5 else f"{age:.1f}", "NA" if k % 10 == 9 else f"{bmi:.2f}")
+        cells = (*known, *gaps, ("Benign", "Malignant")[ill])
+        rows.append(dict(zip(HEADER, cells, strict=True)))
     return rows
 
 
