@@ -212,9 +212,12 @@ class Agreement(AgreedInputs, AgreedSites):
         """Add min-sites, more than half of the sites, and sums, masked where three or more sites have keys for it."""
         sites = entries.get("site")
         tables = sites if isinstance(sites, list) else []
-        with_key = [isinstance(site, dict) and "mask-key" in site for site in tables]
-        masked = any(with_key) and len(with_key) >= FEWEST_MASKED
-        usual = {"min-sites": len(with_key) // 2 + 1, "sums": "masked" if masked else "plain"}
+        keyed = [table for table in tables if isinstance(table, dict) and "mask-key" in table]
+        masked = bool(keyed) and len(tables) >= FEWEST_MASKED
+        usual = {
+            "min-sites": len(tables) // 2 + 1,
+            "sums": "masked" if masked else "plain",
+        }
         return {**usual, **entries}
 
     @model_validator(mode="after")

@@ -173,9 +173,12 @@ def _folder(settings: DataSettings, names: tuple[str, ...]) -> Path:
     """
     fields = ("recipe", "test_fold", "window_stride", *OF_OWN)
     values = [getattr(settings, field) for field in fields]
-    files = [file for name in names for file in _files(name, settings)]
     # Labels of a user's own data can be class names, which `classes` numbers in its order.
-    key = cache.key_of([names, settings.shape, settings.class_names, values], files)
+    identity = [names, settings.shape, settings.class_names, values]
+    files: list[Path] = []
+    for name in names:
+        files += _files(name, settings)
+    key = cache.key_of(identity, files)
     readable = "-".join(domain_names(names))[:40]  # for people who list the cache
     return cache.cache_folder(settings.cache) / f"{readable}-{key[:24]}"
 

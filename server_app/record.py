@@ -1,7 +1,7 @@
 """A round's record, a line of rounds.jsonl: its fields and their place in JSON.
 
 A record tells of up to MOST clients one by one. Of more it has counts, the ends and quantiles of what is spread over
-them, and the clients that stand out: a round of 100,000 clients is a line of some kilobytes.
+them, and the clients that move the model furthest: a round of 100,000 clients is a line of some kilobytes.
 """
 
 import math
