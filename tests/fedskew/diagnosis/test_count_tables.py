@@ -85,5 +85,5 @@ def test_what_is_empty_is_left_out_with_its_subjects():
     subjects = Subjects(np.array([0, 0, 2]), np.array([[4, 0, 0], [0, 0, 2], [2, 0, 8]]))
     table = site_table("", "xyz", "abc", counts_KC, subjects)
     assert table.without == ("y", "b") and table.sites == ("x", "z")
-    assert table.subjects is not None and table.subjects.site_S.tolist() == [0, 0, 1]
+    assert table.subjects.site_S.tolist() == [0, 0, 1]
     assert table.subjects.counts_SC.tolist() == [[4, 0], [0, 2], [2, 8]]
