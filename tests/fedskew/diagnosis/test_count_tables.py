@@ -8,7 +8,7 @@ from fedskew.diagnosis.table import Subjects, read_counts, read_moments, site_ta
 
 GOOD = "site,a,b\nx,1,2\ny,1,1\n"
 WRONG_COUNTS = {
-    "negative": GOOD.replace("x,1,2", "x,1,-2"),
+    "negative": GOOD.replace("x,1,2", "x,1,-1"),
     "infinite": GOOD.replace("x,1,2", "x,1,1e400"),
     "grouped": GOOD.replace("x,1,2", "x,1,1_000"),
     "digits of another script": GOOD.replace("x,1,2", "x,1,\uff12"),
