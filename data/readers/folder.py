@@ -251,18 +251,19 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
     notes = notes_of_others(path, files, images)
     names = {LABEL: f"DICOM element {keyword}"}
     rows: list[Row] = [{LABEL: headers[file].label} for file in images]
+    patients = [headers[file].patient for file in images]
     if table:
         by_patient, names = rows_by_patient(table, settings)
-        patients = [headers[file].patient for file in images]
         rows = [by_patient.get(patient, {}) for patient in patients]
         unused = sorted(by_patient.keys() - {*patients})
         if unused:
             found = f"{len(unused)} of {len(by_patient)} patients of {table.name} have no file"
-            notes.append(f"{found}, such as {unused[0]}")
+            notes.append(f"{found}, such as {unused[0]!r}")
     relative = [file.relative_to(path).as_posix() for file in images]
 
     def row_of(place: int) -> str:
-        return f"{relative[place]} ({PATIENT} {headers[images[place]].patient!r})"
+        no_row = "" if rows[place] else ", without a row"
+        return f"{relative[place]} ({PATIENT} {patients[place]!r}{no_row})"
 
     where = str(table or path)
     cells = {role: [row.get(role, "") for row in rows] for role in names}

@@ -99,7 +99,7 @@ def columns_of(folder: Path, parts: Parts, settings: DataSettings) -> tuple[dict
     """Return the columns' names by role, that of the images as `path`, and the type of the labels.
 
     Raises:
-        DataError: a column that is not there, or none or several of images.
+        DataError: a column that is not there, none or several of images, or one of several values a row.
     """
     features: dict[str, Any] = {}
     for part in parts.values():  # that of test data may lack the labels
@@ -115,7 +115,15 @@ def columns_of(folder: Path, parts: Parts, settings: DataSettings) -> tuple[dict
         rule = f"{len(images)} columns look like images, of {name_list(used, ', ')}"
         remedy = either([cure_of(settings, {"path": name}) for name in images])
         raise DataError(rule, where=folder, remedy=remedy)
-    return {**roles, "path": stated or images[0]}, features[roles[LABEL]]
+    roles["path"] = stated or images[0]
+    for role, name in roles.items():
+        feature = features[name]
+        is_single = type(feature).__name__ in ("Value", "ClassLabel")
+        is_single &= getattr(feature, "dtype", "") not in ("binary", "large_binary")
+        if role != "path" and not is_single:  # such as an image, of which each would be a class
+            rule = f"column {name}: is of type {feature}: must be one text or number per row"
+            raise DataError(rule, where=folder)
+    return roles, features[roles[LABEL]]
 
 
 def scan(folder: Path, settings: DataSettings) -> Manifest:

@@ -197,6 +197,7 @@ SPLITS = {
     "train and validation": (
         {"train": {"label": (TWO, L)}, "validation": {"label": (TWO, L)}}, ("none for test", "columns=split="), 24
     ),
+    "labels that are mappings": ({"train": {"label": ({"x": Value()}, [{"x": 0}, {"x": 1}] * 6)}}, ("one text",), 0),
     "no label at all": ({"train": TEST}, ("column label",), 0),
 }  # fmt: skip
 

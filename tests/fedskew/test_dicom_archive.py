@@ -97,12 +97,12 @@ def test_files_without_a_row_and_rows_without_a_file(tmp_path, fedskew):
     settings = settings_of(folder, labels=str(labels))
     error = refused(settings)
     assert SetOption("missing", "drop") in options_of(error.remedy)
-    assert "(PatientID 'P000'), column label: is empty" in str(error)
+    assert "(PatientID 'P000', without a row), column label: is empty" in str(error)
     data = load(settings_of(folder, labels=str(labels), missing="drop"))
     assert len(data.train.labels) + len(data.test.labels) == 24
     options = ("--set", f"labels={labels}", "--set", "missing=drop")
     _, output, _ = fedskew("data", "check", folder, *options)
-    assert "3 of 9 patients of labels.csv have no file, such as P008" in output
+    assert "3 of 9 patients of labels.csv have no file, such as 'P008'" in output
 
 
 @pytest.mark.parametrize(
