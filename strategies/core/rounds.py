@@ -414,8 +414,8 @@ class Rounds:
             if not diverged or (updates and not enough_with_them):
                 raise
             name = client_name(diverged[0], self.assigner.names)
-            reason = f"{name}: {exchange.failures[diverged[0]]}"
-            raise Diverged(self.server.round, reason, client=name) from error
+            words = f"{name}: {exchange.failures[diverged[0]]}"
+            raise Diverged(self.server.round, words, client=name) from error
         return updates
 
 
