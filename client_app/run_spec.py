@@ -47,8 +47,8 @@ class RunSpec:
     def from_json(text: str, modules: Container[str] | None = None) -> "RunSpec":
         """Undo `to_json`. Of the modules that the text names only `modules` are used; None stands for any.
 
-        Raises RuntimeError if the server runs other code than this process, KeyError for a variant of another module, or
-        of a name that does not exist.
+        Raises RuntimeError if the server runs other code than this process, KeyError for a variant of another module,
+        or of a name that does not exist.
         """
         fields: dict[str, Any] = json.loads(text)
         # Before all else: other code may have other settings, and other names for them.
