@@ -28,16 +28,16 @@ def single_runs(results: Path) -> tuple[list[ExperimentResults], list[str]]:
     by_data: dict[tuple[str, str], list[Run]] = {}
     left_out: list[str] = []
     for path in sorted(results.iterdir()) if results.is_dir() else ():
-        recorded = RunFolder(path).origin().get("settings")
-        if recorded is None:
-            if RunFolder(path).rounds_file.exists():
-                rule = "left out, as its settings.json is missing or damaged"
-                left_out.append(f"{path.name}: {rule}")
-            continue
         try:
+            recorded = RunFolder(path).origin().get("settings")
+            if recorded is None:
+                if RunFolder(path).rounds_file.exists():
+                    rule = "left out, as its settings.json is missing or damaged"
+                    left_out.append(f"{path.name}: {rule}")
+                continue
             run = Run.read(settings_of(path, recorded))
         except (ValueError, ImportError, OSError) as error:
-            # The run is of another version, or its data are gone.
+            # The run is of another version, its data are gone, or its files are another user's.
             left_out.append(f"{path.name}: left out, as its settings cannot be read: {error}")
             continue
         data = run.settings.data

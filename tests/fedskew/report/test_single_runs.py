@@ -64,7 +64,10 @@ def test_the_command_line_reports_on_them(tmp_path, fedskew):
     finished(tmp_path, method="fedavg")
     status, output, _ = fedskew(*words)
     assert status == 0 and "Runs on digits" in output
-    settings = next(tmp_path.glob("*/settings.json"))
+    (tmp_path / "unreadable" / "settings.json").mkdir(parents=True)
+    status, _, errors = fedskew(*words)
+    assert status == 0 and errors.startswith("unreadable: left out, as its settings cannot be read")
+    settings = next(tmp_path.glob("digits*/settings.json"))
     settings.rename(tmp_path / "kept")
     status, _, errors = fedskew(*words)
     assert status == 1 and "left out, as its settings.json is missing or damaged" in errors
