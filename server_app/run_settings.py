@@ -31,7 +31,7 @@ from client_app.process import code_version
 from client_app.run_spec import RunSpec
 from client_app.state import size
 from client_app.training import private_names
-from client_app.user_code import source_hash
+from client_app.user_code import load, source_hash
 from client_app.vectorized import fitting_clients
 from data import DataSettings, OneOf, Rule, SettingError, Settings, When
 from data.agreement import Agreement
@@ -305,6 +305,7 @@ class RunSettings:
         if self.model.weights:
             settings["weights"] = self.weights_sha256
         if is_own_model(self.general.model):
+            load("model", self.general.model, "function")  # only imported modules have a hash
             module, _, _ = self.general.model.partition(":")
             settings["model's files"] = source_hash(module)
         sources = sources_of(self.parts.names)

@@ -25,7 +25,8 @@ MODEL = build("mlp-bn", (1, 4, 4), 4, 0)
 def declared(kind: type[Variant] | type[ServerMethod]) -> dict[str, Any]:
     """Return what a part declares at its default settings, without what is empty, 0 or False."""
     part = kind()
-    hints = get_type_hints(kind).items() - get_type_hints(Settings).items()
+    base = Variant if isinstance(part, Variant) else ServerMethod
+    hints = get_type_hints(base).items() - get_type_hints(Settings).items()
     found = {name: getattr(part, name) for name, hint in hints if "ClassVar" in str(hint)}
     if isinstance(part, ServerMethod):
         found["needs_holdout"] = part.needs_holdout

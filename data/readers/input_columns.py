@@ -104,8 +104,5 @@ def fill(inputs_NF: Array, medians_F: NDArray[np.float64]) -> Floats:
 
 def notes_of_gaps(gaps_F: Integers, names: Sequence[str]) -> list[str]:
     """Return a sentence that says how many cells of which columns are filled; none where there is no gap."""
-    total = int(gaps_F.sum())
-    if not total:
-        return []
     counts = [f"{gaps_F[place]} of {names[place]}" for place in np.flatnonzero(gaps_F).tolist()]
-    return [f"missing = median fills {total} empty cells: {', '.join(counts)}"]
+    return [f"missing = median fills empty cells: {', '.join(counts)}"] if counts else []

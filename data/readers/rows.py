@@ -223,8 +223,8 @@ def complete_rows(
 
 def left_out(dropped: Sequence[str]) -> list[str]:
     """Return the sentence about rows that were left out, by what was missing in each; none for none."""
-    count = f"{len(dropped)} rows are left out by missing = drop"
-    return [f"{count}, first: {dropped[0]}"] if dropped else []
+    found = f"missing = drop leaves out {len(dropped)} of the rows"
+    return [f"{found}, first: {dropped[0]}"] if dropped else []
 
 
 def check_labels(

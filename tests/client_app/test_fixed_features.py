@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from client_app.features import used, with_features
+from client_app.features import principal_components, used, with_features
 from client_app.models import PLAIN, RANDOM_CONV, ModelSettings, build, check, has_fixed_features
 from client_app.models.random_conv import FEATURES, FILTERS, GRID
 from client_app.variants.feature_gradients import AugmentedGradients
@@ -119,6 +119,15 @@ def test_components_are_those_of_all_clients_training_samples(tmp_path: Path) ->
         rtol=0,
         atol=1e-3,
     )
+
+
+def test_a_feature_that_never_varies_has_no_part_and_signs_are_fixed() -> None:
+    features_ND = torch.randn(6, 4, generator=torch.Generator().manual_seed(2))
+    features_ND[:, 2] = 5.0
+    _, directions_DK = principal_components(features_ND.numpy(), 3)
+    assert directions_DK.isfinite().all() and not directions_DK[2].any()
+    vectors_DK = directions_DK * features_ND.std(0)[:, None]
+    assert (vectors_DK.gather(0, vectors_DK.abs().argmax(0, keepdim=True)) > 0).all()
 
 
 def test_more_components_than_samples_or_features_are_refused(tmp_path: Path) -> None:

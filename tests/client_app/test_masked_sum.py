@@ -113,7 +113,8 @@ def test_arrays_become_words_and_come_back() -> None:
 
 
 def test_a_list_is_read_as_it_was_written_and_in_no_other_form() -> None:
-    text = list_of(3).to_json()
+    three = list_of(3)
+    text = three.to_json()
     assert SumList.from_json(text).to_json() == text
     others = [
         "",
@@ -122,6 +123,8 @@ def test_a_list_is_read_as_it_was_written_and_in_no_other_form() -> None:
         text + " ",
         text.replace('"purpose":"', '"purpose":1,"x":"'),
         text[:-20] + text[-18:],
+        replace(three, nonces=three.nonces[:2]).to_json(),
+        replace(three, nonces=(*three.nonces[:2], 64 * "F")).to_json(),
         "[" * 100_000,
     ]
     for other in others:

@@ -17,3 +17,9 @@ def fedbn(tmp_path_factory, cache_of_the_session):
     from exported_models import trained_on_domains
 
     return trained_on_domains(tmp_path_factory.mktemp("fedbn"))
+
+
+@pytest.fixture
+def no_drawings(monkeypatch):
+    """A report's page without figures, which take seconds: for what stands in its text."""
+    monkeypatch.setattr("fedskew.report.figures.figures", lambda document: {})

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from in_process import SERVER_SMALL
+from in_process import SERVER_SMALL, SMALL
 
 import fedskew
 from data import federate
@@ -11,17 +11,8 @@ from fedskew.export.from_run import TrainedRun, export
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
 
-CREFF = {
-    "method": "creff",
-    "rounds": 2,
-    "local-epochs": 2,
-    "clients": 3,
-    "train-images": 200,
-    "alpha": 0.5,
-    "min-samples": 5,
-    "device": "cpu",
-    **SERVER_SMALL["creff"],
-}
+CREFF = {**SMALL, **SERVER_SMALL["creff"], "method": "creff", "model": "small-cnn"}
+CREFF |= {"clients": 3, "test-images": 0}
 """Of 200 digits, tested on all."""
 FEDBN = {"method": "fedbn", "classes": "4", "input-shape": "1x8x8", "model": "mlp-bn"}
 DOMAINS = ("bright", "dark")

@@ -14,9 +14,12 @@ import click
 import numpy as np
 import psutil
 import pytest
+from rich.table import Table
+from rich.text import Text
 
 import fedskew as workbench
 from fedskew.cli.application import COMMANDS, loaded
+from fedskew.formatting import console
 
 MINE = "--experiments experiments.yaml"
 QUICK = "--engine inprocess --set rounds=1 --set local-steps=1 --set model=linear"
@@ -30,9 +33,8 @@ REPORT = [
 DIAGNOSIS = [
     "of", "skews", "failing", "line", "remark", "without-samples", "statistics", "moments",
 ]  # fmt: skip
-Good = tuple[str, list[str]]
 PLAN = ["run", "label", "model", "rounds", "left", "missing", "cost"]
-GOOD: dict[str, list[Good]] = {
+GOOD = {
     "run": [
         (f"{QUICK} --results results --json", SUMMARY),
         (f"mine {MINE} {QUICK} --results results --json", SUMMARY),
@@ -184,9 +186,6 @@ def test_a_selection_ends_with_what_to_take(tmp_path, fedskew):
     assert {run["seed"] for run in stated} == {0, 1, *range(100, 110)}
 
 
-# ---- starting -------------------------------------------------------------------------------
-
-
 CALLED = """
 import contextlib, io, json, sys
 from fedskew.cli.main import main
@@ -240,9 +239,6 @@ def test_the_version_is_the_installed_one(fedskew):
     assert fedskew("--version") == (0, f"fedskew {version('fedskew')}\n", "")
 
 
-# ---- runs -----------------------------------------------------------------------------------
-
-
 def test_a_run_prints_rounds_table_and_folder_and_is_not_repeated_unless_asked(tmp_path, fedskew):
     words = ["run", *QUICK.split(), "--set", "method=creff", "--results", tmp_path]
     words += ["--set", "creff.head-steps=1"]
@@ -260,8 +256,8 @@ def test_a_run_prints_rounds_table_and_folder_and_is_not_repeated_unless_asked(t
 @pytest.mark.parametrize("seeds", ["0", "3,4"])
 def test_an_experiment_ends_with_the_text_of_its_report(room, fedskew, seeds):
     words = ["mine", "--results", "results", *QUICK.split()[2:]]
-    own = MINE.split()
-    status, output, errors = fedskew("run", *words, *own, "--engine", "inprocess", "--seed", seeds)
+    words_of_run = [*words, *MINE.split()]
+    status, output, errors = fedskew("run", *words_of_run, "--engine", "inprocess", "--seed", seeds)
     assert status == 0, errors
     entry = json.loads((room / "experiments.yaml").read_text())
     entry["mine"]["seeds"] = [int(seed) for seed in seeds.split(",")]
@@ -283,33 +279,24 @@ def test_runs_that_fail_say_why_and_exit_with_1(tmp_path, fedskew):
     assert "diverged in round 1: " in errors.splitlines()[-1]
 
 
-@pytest.fixture
-def own_data(tmp_path, monkeypatch):
-    """A working directory with 40 images, and with a label that does not exist."""
-    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
-    labels = np.arange(40) % 10
-    test = {"test_images": 255 - images, "test_labels": labels}
-    np.savez(tmp_path / "forty.npz", train_images=images, train_labels=labels, **test)
-    np.savez(tmp_path / "ten.npz", train_images=images, train_labels=labels + 1, **test)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-OWN = "classes=10 input-shape=1x8x8"
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ("method=feddf", "holdout-per-class = 0"),
         ("method=fedshift+reweighting", "class prior"),
-        (f"dataset=npz:forty.npz {OWN} clients=50", "40"),
-        (f"dataset=npz:ten.npz {OWN}", "ten.npz"),
+        ("dataset=npz:forty.npz classes=10 input-shape=1x8x8 clients=50", "40"),
         ("dataset=mnist data-root=empty", "download"),
         ("results=forty.npz/below", "cannot be written"),
     ],
 )
-def test_bad_settings_are_one_sentence_before_any_engine_starts(own_data, fedskew, settings, words):
+def test_bad_settings_are_one_sentence_before_any_engine_starts(
+    tmp_path, monkeypatch, fedskew, settings, words
+):
+    monkeypatch.chdir(tmp_path)
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    labels = np.arange(40) % 10
+    test = {"test_images": 255 - images, "test_labels": labels}
+    np.savez("forty.npz", train_images=images, train_labels=labels, **test)
     pairs = [word for setting in settings.split() for word in ("--set", setting)]
     status, _, errors = fedskew("run", "--engine", "ray", *pairs)
     assert (status, errors.count("\n")) == (2, 1)
@@ -400,3 +387,43 @@ def test_a_killed_run_leaves_no_worker_and_the_same_command_ends_the_same(tmp_pa
     command = [*words, "--engine", "inprocess", "--results", str(tmp_path / "whole")]
     whole = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(again.stdout)["hash"] == json.loads(whole.stdout)["hash"]
+
+
+def test_control_characters_are_written_as_text(capsys, fedskew):
+    """A class, a site or a file may be called by what clears a terminal, or worse."""
+    table = Table("class")
+    table.add_row(Text("ill\x1b[2J"))
+    console().print("first\nsecond\x1b]0;title\x07")
+    console().print(table)
+    printed = capsys.readouterr().out
+    assert "first\nsecond\\x1b]0;title" in printed and "ill\\x1" in printed
+    status, _, errors = fedskew("diagnose", "\x1b[2Jnowhere")
+    assert status == 2 and "\\x1b[2Jnowhere" in errors
+    assert "\x1b" not in printed + errors and "\x07" not in printed + errors
+
+
+def test_names_are_text_whatever_they_hold(tmp_path, fedskew):
+    """Rich would read a class [/b] as the end of bold, which is a traceback, and drop [red]."""
+    draws, labels = np.random.default_rng(0), np.arange(40) % 3
+    images = draws.integers(0, 256, (40, 8, 8), np.uint8)
+    folder = tmp_path / "[/b] :smile:"
+    folder.mkdir(parents=True)
+    split = {
+        "train_images": images,
+        "train_labels": labels,
+        "test_images": 255 - images,
+        "test_labels": labels,
+    }
+    np.savez(folder / "own.npz", **split)
+    stated = [
+        f"dataset=npz:{folder}/own.npz",
+        "classes=[/b],[red],:smile:",
+        "input-shape=1x8x8",
+        "model=mlp-bn",
+    ]
+    stated += ["rounds=1", "clients=2", "min-samples=5", "alpha=1", f"results={folder}"]
+    words = [word for text in stated for word in ("--set", text)]
+    status, output, errors = fedskew("run", "--engine", "inprocess", *words)
+    assert status == 0, errors
+    output += fedskew("report", "--verbose", "--results", folder)[1]
+    assert "[/b]" in output and "[red]" in output and ":smile:" in output and str(folder) in output

@@ -6,21 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
+from in_process import SMALL
 
 from client_app.client import Variant, affects_training
 from client_app.variants import VARIANTS
 from data import SettingError
 from fedskew.experiments import FILE, Experiment, entries_in, experiment, find_all
-from fedskew.experiments.plan import (
-    Cell,
-    Tuned,
-    plan,
-    runs,
-    selected,
-    split,
-    trials,
-    values_of_rows,
-)
+from fedskew.experiments.plan import Tuned, plan, runs, selected, split, trials, values_of_rows
 from server_app.run_settings import RunSettings
 
 SHIPPED = entries_in(FILE)
@@ -67,12 +59,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"methods": ["creff", {"fedavg": {"creff.steps": 1}}]}, "creff.steps"),
     ({"methods": [{"fedavg": {"only": ["x"]}}]}, "one: methods: fedavg: only"),
     ({"settings": {"rounds": {"a": 1}}}, "one: settings: rounds"),
-    ({"settings": {"tensorboard": "yes"}}, "one: settings: tensorboard"),
-    ({"columns": {"b": {"learning-rate": "low"}}}, "one: columns: b: learning-rate"),
     ({"columns": {"b": {"creff.steps": 1}}}, "creff.steps"),
     ({"seeds": 3}, "one: seeds"),
     ({"seeds": [0, 0]}, "one: seeds"),
-    ({"cells": {"fedavg": ["x"]}}, "one: cells: fedavg"),
     ({"cells": {"fedavg": [1, 2, 3]}}, "one: cells: fedavg"),
     ({"notes": {"fedavg, IF 3": ""}}, "one: notes"),
     ({"reaches": "fedprox"}, "one: reaches"),
@@ -136,7 +125,6 @@ def test_numbers_are_read_as_in_yaml_1_2(tmp_path):
     file = tmp_path / "experiments.yaml"
     file.write_text("one: {title: 1e5f, methods: [fedavg], settings: {learning-rate: 1e-2}}")
     entry = entries_in(file)["one"]
-    assert isinstance(entry, Experiment)
     assert (entry.title, entry.settings) == ("1e5f", {"learning-rate": 0.01})
 
 
@@ -231,20 +219,10 @@ def test_a_new_hook_counts_as_training(monkeypatch):
     assert not split(built(methods=["ccvr"]).rows[0])[1]
 
 
-SMALL = {
-    "dataset": "digits",
-    "model": "linear",
-    "rounds": 2,
-    "clients": 2,
-    "local-epochs": 1,
-    "train-images": 100,
-    "test-images": 100,
-    "alpha": 5.0,
-    "device": "cpu",
-}
+SETTINGS = {key: value for key, value in SMALL.items() if key != "method"}
 
 
-def rates(cells: list[Cell]) -> dict[tuple[str, str, int], Any]:
+def rates(cells):
     """Return the learning rate of every cell by row, column and seed."""
     return {(one.row, one.column, one.seed): one.run.flat()["learning-rate"] for one in cells}
 
@@ -289,7 +267,7 @@ def test_the_highest_number_of_the_finished_trials_is_chosen(scores, value, at_a
 
 
 def test_one_command_makes_the_trials_and_then_the_table(tmp_path, fedskew):
-    entry = {"title": "Tuned", "settings": SMALL, "methods": ["fedavg"], "seeds": [0]}
+    entry = {"title": "Tuned", "settings": SETTINGS, "methods": ["fedavg"], "seeds": [0]}
     file = tmp_path / "mine.yaml"
     words = ["one", "--experiments", file, "--results", tmp_path / "results"]
 

@@ -87,9 +87,6 @@ def settings_of(folder, **changes):
     return DataSettings(several(folder), classes="healthy,ill", input_shape="4", **changes)
 
 
-# ---- names -----------------------------------------------------------------------------------------------------------
-
-
 def load_of(*files):
     names = ",".join(f"{file.suffix[1:]}:{file}" for file in files)
     return load(DataSettings(f"domains:{names}", classes="healthy,ill", input_shape="4"))
@@ -112,8 +109,6 @@ def test_other_columns_are_refused_by_name_and_file(tmp_path):
     words = ("'age', 'income'", "'Income', 'years'", str(first), str(second))
     assert [text for text in words if text not in str(caught.value)] == []
 
-
-# ---- scales ----------------------------------------------------------------------------------------------------------
 
 VALIDATION = {"validation_fraction": 0.2, "evaluate_on": "validation"}
 
@@ -208,8 +203,6 @@ def test_a_run_records_what_it_standardized_by_and_an_export_has_it(tmp_path, fe
             stated = ",".join(str(column[key]) for column in kept["columns"])
             assert file.metadata()[key] == stated
 
-
-# ---- between sites ---------------------------------------------------------------------------------------------------
 
 OF_TABLES = {"classes": ["healthy", "ill"], "input_shape": "4", "mean": None, "std": None}
 

@@ -58,9 +58,6 @@ def test_worker_processes_without_a_main_guard_are_a_sentence(tmp_path):
     assert failed.value.stderr.count("Traceback") == 1
 
 
-# ---- a run -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     """A finished run that deploys two models beside the average."""
@@ -78,7 +75,7 @@ def test_a_result_is_the_run_s_folder(result):
     assert result.settings["creff.head-steps"] == 2
     assert str(result.folder.parent) == result.settings["results"]
     assert [record.round for record in result.rounds] == [1, 2]
-    assert result.hash is not None and len(result.hash) == 64
+    assert len(result.hash) == 64
     with pytest.raises(FrozenInstanceError):
         result.hash = ""
     assert set(result.models) == {"average", "creff", "tau-norm"}
@@ -108,9 +105,6 @@ def test_bad_input_is_refused_as_on_the_command_line(tmp_path):
     with pytest.raises(SettingError):
         fedskew.compare(["fedavg", "fedshfit"], [0], {"results": str(tmp_path)})
     assert not list(tmp_path.iterdir())
-
-
-# ---- a comparison ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +151,6 @@ def test_figures_are_saved_as_their_ending_says(compared, tmp_path):
         assert not (tmp_path / name).exists()
     with pytest.raises(LookupError):
         compared.figure("curve")
-
-
-# ---- data in memory --------------------------------------------------------------------------------------------------
 
 
 def loaded(settings, folder):
@@ -232,9 +223,6 @@ def test_what_is_no_data_is_refused(fault, tmp_path):
     with pytest.raises(DataError) as raised:
         fedskew.from_arrays(NO_DATA[fault], good, folder=tmp_path)
     assert "train" in str(raised.value)
-
-
-# ---- the page and the notebook ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

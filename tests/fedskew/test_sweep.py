@@ -39,7 +39,9 @@ def test_a_failed_run_costs_the_others_nothing_and_finished_ones_are_skipped(tmp
         assert "bad" in name and "not finite" in reason and "\n" not in reason
     assert "4 of 6 done, 0 running, 2 failed" in output and "round   1/2" not in output
     for cell in good:
-        alone = experiment(tmp_path / "alone", method=cell.row, **changes_of(cell))
+        rate = cell.run.training.learning_rate
+        changes = {"method": cell.row, "learning_rate": rate, "seed": cell.seed}
+        alone = experiment(tmp_path / "alone", **changes)
         assert done[cell.run.run_id]["hash"] == alone.summary["hash"]
     again, failed_again, output = conducted(cells)
     assert again == done and list(failed_again) == list(failed)
@@ -47,17 +49,10 @@ def test_a_failed_run_costs_the_others_nothing_and_finished_ones_are_skipped(tmp
     assert not any(f"{cell.row}, {cell.column}" in output for cell in good), "conducted again"
 
 
-def changes_of(cell: Cell) -> dict[str, Any]:
-    """Return the settings of a cell that differ from the small ones."""
-    return {"learning_rate": cell.run.training.learning_rate, "seed": cell.seed}
-
-
 def test_a_fresh_run_whose_folder_is_busy_fails_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(server_app.run_folder, "LOCK_WAIT", 0.1)
-    planned = [
-        replace(config, general=replace(config.general, overwrite=True))
-        for config in (small(tmp_path, seed=s) for s in (0, 1))
-    ]
+    configs = [small(tmp_path, seed=seed) for seed in (0, 1)]
+    planned = [replace(one, general=replace(one.general, overwrite=True)) for one in configs]
     with RunFolder(planned[0].folder).locked():
         done, failed = run_all(planned, [], Console(file=io.StringIO()), Resources("inprocess", 1))
     assert list(done) == [planned[1].run_id]
@@ -156,23 +151,12 @@ def test_data_that_are_missing_or_broken_cost_the_other_runs_nothing(tmp_path):
     assert (again, failed_again) == (done, failed), "the same at every start"
 
 
-def test_wrong_settings_are_told_before_anything_starts(tmp_path):
-    columns = {"few": {}, "many": {"clients": 2000}}
-    with pytest.raises(SettingError) as caught:
-        conducted(cells_of(tmp_path / "sweep", columns=columns, methods=["fedavg"]))
-    assert caught.value.key == "clients"
-    assert not (tmp_path / "sweep").exists()
-
-
 def test_what_is_said_of_the_data_is_said_once_for_all_runs(tmp_path):
     """Runs on two classes each say which is positive: 16 such lines would hide the 16 results."""
     settings = {"dataset": "digits-3-8", "test-images": 60}
     cells = cells_of(tmp_path, methods=["fedavg"], settings=settings, seeds=[0, 1])
     done, _, output = conducted(cells)
     assert len(done) == 2 and output.count("positive class: ") == 1
-
-
-# ---- how a machine is shared: cores, memory and GPUs -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,11 @@ def rows_of(count, start=0):
     rows = []
     for k in range(count):
         ill = k % 2
-        rows.append(
-            {
-                "row_id": str(9000 + start + k),
-                "patient": f"p{start + k // 2}",
-                "ward": ("east", "west")[k % 2],
-                "age": "" if k == 5 else f"{40 + 30 * ill + draws.normal():.1f}",
-                "bmi": "NA" if k % 10 == 9 else f"{20 + 10 * ill + draws.normal():.2f}",
-                "diagnosis": ("Benign", "Malignant")[ill],
-            }
-        )
+        age, bmi = 40 + 30 * ill + draws.normal(), 20 + 10 * ill + draws.normal()
+        known = (str(9000 + start + k), f"p{start + k // 2}", ("east", "west")[ill])
+        gaps = ("" if k == 5 else f"{age:.1f}", "NA" if k % 10 == 9 else f"{bmi:.2f}")
+        cells = (*known, *gaps, ("Benign", "Malignant")[ill])
+        rows.append(dict(zip(HEADER, cells, strict=True)))
     return rows
 
 
@@ -97,7 +92,7 @@ def test_all_rows_are_predicted_in_order_with_the_columns_of_the_file(
     out = tmp_path / "predictions.csv"
     status, output, errors = fedskew("predict", model, file, "--output", out)
     assert status == 0 and f"{out}: 31 rows" in errors and "balanced accuracy" in output
-    assert "missing = median fills 4 empty cells: 1 of age, 3 of bmi" in errors
+    assert "missing = median fills empty cells: 1 of age, 3 of bmi" in errors
     written = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
     assert [row["row"] for row in written] == [str(line) for line in range(2, 33)]
     for name in ("row_id", "patient", "ward", "diagnosis"):
@@ -166,5 +161,5 @@ def test_a_model_without_medians_fills_no_gap(tmp_path, fedskew, predicted):
     gaps = write(tmp_path / "gaps.csv", rows, ("age", "bmi"))
     answer, errors = predicted(model, gaps)
     assert [row["row"] for row in answer["predictions"]] == [3] and len(answer["left-out"]) == 1
-    assert "1 rows are left out" in errors or "1 row is left out" in errors
+    assert "missing = drop leaves out 1 of the rows" in errors
     assert fedskew("predict", model, gaps, "--set", "missing=median")[0] == 2

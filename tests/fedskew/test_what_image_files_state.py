@@ -5,7 +5,6 @@ The tables are of files that are written here; `load` and `fedskew data check` r
 
 import itertools
 import struct
-import sys
 import zlib
 from typing import Any
 
@@ -56,8 +55,6 @@ def follows(folder, name, write, expected, **stated):
     image = loaded(dataset(folder, expected.shape, name, write), expected.shape, **stated)[0]
     assert np.allclose(image, expected, atol=1e-5), np.round(image, 3)
 
-
-# ---- photographs -----------------------------------------------------------------------------------------------------
 
 GREY = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
 COLOR = np.stack([GREY, GREY[::-1], 255 - GREY], axis=-1)
@@ -144,8 +141,6 @@ def test_an_orientation_turns_the_image(tmp_path):
     assert np.allclose(loaded(folder, expected.shape)[0], expected, atol=0.02)
 
 
-# ---- DICOM -----------------------------------------------------------------------------------------------------------
-
 NUMBERS = np.arange(12, dtype=np.uint16).reshape(3, 4) * 340 + 100
 """Of 12 bits: 100 to 3840."""
 PLAIN = NUMBERS / 4095
@@ -202,16 +197,6 @@ def test_dark_images_are_asked_about_unless_a_window_says_how_they_are_shown(tmp
         loaded(dark({}), (3, 4))
 
 
-def test_the_package_that_is_missing_is_named(tmp_path, monkeypatch):
-    folder = dataset(tmp_path / "own", (3, 4), "0.dcm", scan(NUMBERS))
-    monkeypatch.setitem(sys.modules, "pydicom", None)
-    with pytest.raises(DataError) as caught:
-        loaded(folder, (3, 4))
-    assert "fedskew[medical]" in caught.value.rule
-
-
-# ---- NIfTI -----------------------------------------------------------------------------------------------------------
-
 BODY = np.arange(1, 61, dtype=np.int16).reshape(3, 4, 5)
 """A volume whose axes go to the right, front and top of the body."""
 RANGE = {"pixel_range": "0,255"}
@@ -265,8 +250,6 @@ def test_all_48_orientations_of_nifti_are_one_image(tmp_path):
     expected = [slice_of(BODY + number, 3) for number in range(48)]
     assert np.allclose(images[:48], expected, atol=1e-6)
 
-
-# ---- what is followed, and what is refused ---------------------------------------------------------------------------
 
 LEFT, LEFT_AFFINE = stored_along((0, 1, 2), (-1, 1, 1), BODY)
 BITS_TURNED = np.packbits(np.unpackbits(GREY).reshape(-1, 8)[:, ::-1]).reshape(3, 4)

@@ -8,7 +8,7 @@ from fedskew.diagnosis.table import Subjects, read_counts, read_moments, site_ta
 
 GOOD = "site,a,b\nx,1,2\ny,1,1\n"
 WRONG_COUNTS = {
-    "negative": GOOD.replace("x,1,2", "x,1,-2"),
+    "negative": GOOD.replace("x,1,2", "x,1,-1"),
     "infinite": GOOD.replace("x,1,2", "x,1,1e400"),
     "grouped": GOOD.replace("x,1,2", "x,1,1_000"),
     "digits of another script": GOOD.replace("x,1,2", "x,1,\uff12"),
@@ -85,5 +85,5 @@ def test_what_is_empty_is_left_out_with_its_subjects():
     subjects = Subjects(np.array([0, 0, 2]), np.array([[4, 0, 0], [0, 0, 2], [2, 0, 8]]))
     table = site_table("", "xyz", "abc", counts_KC, subjects)
     assert table.without == ("y", "b") and table.sites == ("x", "z")
-    assert table.subjects is not None and table.subjects.site_S.tolist() == [0, 0, 1]
+    assert table.subjects.site_S.tolist() == [0, 0, 1]
     assert table.subjects.counts_SC.tolist() == [[4, 0], [0, 2], [2, 8]]

@@ -52,7 +52,7 @@ def test_settings_are_diagnosed(fedskew):
     [
         (("README.md", "--set", "seed=1"), "--set"),
         (("--set", "partition=pooled"), "these settings: one a site with samples alone"),
-        (("tests",), "tests: there is no such file"),
+        (("tests",), "tests: is no CSV file of counts"),
     ],
 )
 def test_bad_input_is_one_sentence(words, sentence, fedskew):
@@ -125,7 +125,6 @@ def test_a_features_kurtosis_is_that_of_all_sites_around_their_own_means(tmp_pat
     stated = {"classes": "a,b", "input_shape": "1"}
     federation = federate(DataSettings(f"csv:{file}", **stated), 0)
     moments = moments_of(federation)
-    assert moments is not None and moments.kurtosis_F is not None
     assert moments.features == ("number 1 of 1",)
     inputs = np.asarray(federation.dataset.train.inputs, np.float64)
     parts = [inputs[part, 0] for part in federation.train_indices]

@@ -8,13 +8,7 @@ import pytest
 
 from data.partitions import Indices, iid, lda, llt
 from data.subsets import long_tail
-from fedskew.diagnosis.rules import (
-    RULES,
-    Diagnosis,
-    diagnose,
-    known_failures,
-    skews,
-)
+from fedskew.diagnosis.rules import RULES, diagnose, known_failures, skews
 from fedskew.diagnosis.statistics import Shift, Statistics, statistics
 from fedskew.diagnosis.table import Counts, Moments, SiteTable, site_table
 from fedskew.experiments import find_all
@@ -159,16 +153,11 @@ def test_the_reasons_of_a_label_skew_are_counted():
     )
 
 
-def diagnosis_of(**numbers: Any) -> Diagnosis:
-    """Return the diagnosis of four sites of 800 samples without skew, but for these numbers."""
-    found = diagnose(table_of(np.full((4, 4), 200)))
-    return replace(found, numbers=table_without_skew(**numbers))
-
-
 @pytest.mark.parametrize(
     ("information_p", "resolution", "said"),
     [(0.0101, 0.051, True), (0.01, 0.051, False), (0.0101, 0.05, False)],
 )
 def test_too_few_samples_are_remarked_where_a_skew_could_hide(information_p, resolution, said):
-    diagnosis = diagnosis_of(information_p=information_p, resolution=resolution)
-    assert ("too few to see a label skew" in diagnosis.remark) == said
+    numbers = table_without_skew(information_p=information_p, resolution=resolution)
+    found = replace(diagnose(table_of(np.full((4, 4), 200))), numbers=numbers)
+    assert ("too few to see a label skew" in found.remark) == said

@@ -15,7 +15,7 @@ from fedskew.diagnosis.statistics import (
     shift_of,
     statistics,
 )
-from fedskew.diagnosis.table import Counts, Moments, Subjects
+from fedskew.diagnosis.table import Moments, Subjects
 
 
 def test_three_sites_by_hand():
@@ -46,13 +46,6 @@ def test_where_five_samples_are_expected_their_absence_is_counted():
     assert below.missing_share == 0
 
 
-def table_of_subjects(site_S: Counts, counts_SC: Counts) -> Counts:
-    """Return (sites, classes): the subjects' samples."""
-    counts_KC = np.zeros((int(site_S.max()) + 1, counts_SC.shape[1]), np.int64)
-    np.add.at(counts_KC, site_S, counts_SC)
-    return counts_KC
-
-
 def test_p_of_samples_is_pearsons():
     counts_KC = np.array([[40, 10, 5], [30, 30, 20], [10, 20, 40]])
     numbers = statistics(counts_KC)
@@ -61,26 +54,6 @@ def test_p_of_samples_is_pearsons():
     one_each = Subjects(patients[:, 0], np.eye(3, dtype=np.int64)[patients[:, 1]])
     for name, value in vars(statistics(counts_KC, one_each)).items():
         assert vars(numbers)[name] == pytest.approx(value, rel=1e-9), name
-
-
-def test_p_of_patients_is_that_of_permuted_patients():
-    """Three sites of thirty patients, each with one to seven rows of two classes that a patient's own share decides."""
-    draws = np.random.default_rng(0)
-    site_S, rows_S = np.repeat([0, 1, 2], 30), draws.integers(1, 8, 90)
-    share_S = draws.beta(0.5, 0.5, 90)
-    ill_S = draws.binomial(rows_S, np.where(site_S == 0, share_S**0.2, share_S))
-    subjects = Subjects(site_S, np.stack([rows_S - ill_S, ill_S], 1))
-
-    def chi_square(order: Counts) -> float:
-        counts_KC = table_of_subjects(site_S, subjects.counts_SC[order])
-        return float(chi2_contingency(counts_KC, correction=False).statistic)
-
-    stated = chi_square(np.arange(90))
-    permuted = np.mean([chi_square(draws.permutation(90)) >= stated for _ in range(2000)])
-    counts_KC = table_of_subjects(site_S, subjects.counts_SC)
-    p = statistics(counts_KC, subjects).information_p
-    assert p == pytest.approx(permuted, abs=0.02) and 0.01 < p < 0.2
-    assert statistics(counts_KC).information_p < 0.001, "by rows alone"
 
 
 def test_a_class_at_one_site_is_as_rare_as_its_patients():
@@ -110,16 +83,11 @@ def test_sites_of_one_patient_each_tell_no_shift_from_chance():
 def test_a_feature_that_chance_explains_hides_no_other(sizes, means, deviations):
     """A mean of six samples, or a standard deviation of three, is far from the others by chance."""
     real = [0.0, 0.0, 0.0, 0.8]
-    moments = Moments(
-        ("rare", "real"),
-        np.stack([means, real], 1),
-        np.stack([deviations, np.ones(4)], 1),
-    )
+    both_KF = np.stack([means, real], 1), np.stack([deviations, np.ones(4)], 1)
+    moments = Moments(("rare", "real"), *both_KF)
     rare = Moments(("rare",), moments.means_KF[:, :1], moments.deviations_KF[:, :1])
-    assert (
-        min(shift_of(rare, np.array(sizes)).deviation_p, shift_of(rare, np.array(sizes)).mean_p)
-        > 0.01
-    )
+    alone = shift_of(rare, np.array(sizes))
+    assert min(alone.deviation_p, alone.mean_p) > 0.01
     assert shift_of(moments, np.array(sizes)).feature == "real"
 
 
@@ -137,16 +105,16 @@ def test_a_tail_of_its_own_is_a_ratio_of_five(counts_KC, share):
     assert local_tail_share(np.array(counts_KC), expected_KC, 1.0) == share
 
 
-def test_design_effects_by_hand():
-    """Eight rows of one class each count as one; three subjects of 1, 2 and 3 rows as 36 / 14 of a size."""
-    alike = Subjects(np.zeros(3, np.int64), np.array([[8, 0, 0], [0, 8, 0], [0, 0, 8]]))
+def test_independent_samples_by_hand():
+    """Three subjects of 1, 2 and 3 rows, the first two at one site."""
+    subjects = Subjects(np.array([0, 0, 1]), np.array([[1, 0], [0, 2], [3, 0]]))
+    assert design_effects(subjects)[1] == pytest.approx(14 / 6)
+    independent = independent_samples(np.array([[1, 2], [3, 0]]), subjects)
+    assert independent == pytest.approx([9 / 5, 1])
+    alike = Subjects(np.zeros(3, np.int64), 8 * np.eye(3, dtype=np.int64))
     assert design_effects(alike) == (pytest.approx(8), 8)
     one_each = Subjects(np.zeros(2, np.int64), np.array([[1, 1], [1, 1]]))
     assert design_effects(one_each) == (1.0, 2.0)  # below 1, 1 is the careful choice
-    sizes = Subjects(np.array([0, 0, 1]), np.array([[1, 0], [0, 2], [3, 0]]))
-    assert design_effects(sizes)[1] == pytest.approx(14 / 6)
-    independent = independent_samples(np.array([[1, 2], [3, 0]]), sizes)
-    assert independent == pytest.approx([9 / 5, 1])
 
 
 def test_a_shift_of_sites_of_several_sizes_by_hand():

@@ -3,19 +3,16 @@
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from in_process import FinishedRun
 
-from client_app.handlers import ClientOutcome, ClientReply
+from client_app.handlers import ClientOutcome
 from fedskew.engines import workers
 from fedskew.engines.workers import ALIGNMENT, SharedFile, WorkersGrid, chunks
 from strategies.core.exchange import TRAIN, Request, TooFewReplies
-
-Train = Callable[..., FinishedRun]
 
 
 class Deadly(WorkersGrid):
@@ -30,7 +27,6 @@ class Deadly(WorkersGrid):
     ) -> Iterator[ClientOutcome]:
         for client, outcome in super().outcomes(request, clients, timeout):
             if request.kind == TRAIN:
-                assert isinstance(outcome, ClientReply)
                 process = int(str(outcome.worker["process"]))
                 if request.task["round"] == 1:
                     self.killed = process

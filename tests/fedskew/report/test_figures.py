@@ -9,11 +9,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from data import SettingError
 from fedskew.report.document import document
-from fedskew.report.figures import (
-    figures,
-    precision,
-    sensitivity,
-)
+from fedskew.report.figures import figures, precision, sensitivity
 from fedskew.report.render import write_figures
 
 LABELS = {

@@ -65,28 +65,23 @@ def test_numbers_of_a_record_by_their_names(measured):
     assert raised.value.value == "client-accuracy.svhn"
 
 
-@pytest.mark.parametrize(
-    ("metric", "words", "shown"),
-    [
+def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(measured):
+    numbers = ModelNumbers({"loss": 0.5}, spreads={"client-accuracy": Spread(worst=0.5)})
+    for metric, words, shown in (
         ("client-accuracy.worst", "client accuracy (worst) in percent", 50.0),
         ("loss", "loss in nats", 0.5),
         ("matching-loss-few", "matching loss few", 0.5),
-    ],
-)
-def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
-    metric, words, shown, measured
-):
-    numbers = ModelNumbers({"loss": 0.5}, spreads={"client-accuracy": Spread(worst=0.5)})
-    assert words_and_unit(metric) == words
-    assert replace(at(measured, numbers, **{metric: 0.5}), metric=metric).number == shown
+    ):
+        assert words_and_unit(metric) == words
+        assert replace(at(measured, numbers, **{metric: 0.5}), metric=metric).number == shown
 
 
-@pytest.mark.parametrize(
-    "metric", ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"]
-)
+METRICS = ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"]
+
+
+@pytest.mark.parametrize("metric", METRICS)
 def test_strata_give_the_recorded_number(metric, measured):
     made_of = strata(replace(measured, metric=metric))
-    assert made_of is not None and made_of.weights_G is not None
     assert made_of.weights_G.sum() == pytest.approx(1)
     # the frozen records keep three decimals
     recorded = pytest.approx(replace(measured, metric=metric).number, abs=0.1)
@@ -111,22 +106,22 @@ def test_a_comparison_has_the_wider_interval_and_its_mirror():
     """Three seeds that agree, of a small test set: Student's interval is narrow, the test examples' is not."""
     certain = np.array([1.0])
     close = {0: 5.0, 1: 5.1, 2: 4.9}
-    runs = {}
-    for size in (20, 200_000):
-        runs[size] = [Strata(np.array([share]), np.array([size]), certain) for share in (0.7, 0.65)]
-    small, large = ([tuple(runs[size])] * 3 for size in (20, 200_000))
+
+    def pairs(size):
+        runs = [Strata(np.array([share]), np.array([size]), certain) for share in (0.7, 0.65)]
+        return [tuple(runs)] * 3
+
+    small, large = pairs(20), pairs(200_000)
     compared = with_interval(close, small, ("a", "b"))
-    assert compared.interval is not None and compared.interval.p is not None
     assert compared.interval.low < 0 < 5 < compared.interval.high and compared.interval.p < 0.001
     assert compared.side == "unclear"
     opposite = {seed: -value for seed, value in close.items()}
     turned = with_interval(opposite, [pair[::-1] for pair in small], ("b", "a"))
-    assert turned.interval is not None
     ends = (turned.interval.low, turned.interval.high)
     assert ends == (-compared.interval.high, -compared.interval.low)
     assert with_interval(close, large, ("a", "b")).side == "above"
     one = with_interval({0: 5.0}, large[:1], ("a", "b"))
-    assert one.interval is not None and one.interval.p is None and one.side == "unclear"
+    assert one.interval.p is None and one.side == "unclear"
     assert replace(one, margin=50.0).side == "unclear", "one seed, on whichever side it lies"
 
 
@@ -158,7 +153,7 @@ def test_a_metric_weighs_the_classes_that_were_tested(measured):
         (tailed, "many-recall", [4, 0, 4], [1.0, 0.0, 0.0]),
     ):
         weights_C = class_weights(replace(of_run, metric=metric), np.array(tested))
-        assert weights_C is not None and weights_C.tolist() == weights
+        assert weights_C.tolist() == weights
     assert class_weights(replace(run, metric="loss"), np.array([4, 0, 4])) is None
 
 
@@ -171,7 +166,7 @@ def test_students_interval_and_p_are_scipys():
     # t(1) = 12.7062 standard errors of 0.5 / sqrt(2); the p-value is about the margin
     pairs = [(None, None)] * 2
     rounded = with_interval({0: 1.0, 1: 1.0}, pairs, ("a", "b"), margin=0.5, rounding=0.5)
-    assert rounded.interval is not None and rounded.sd == 0.5
+    assert rounded.sd == 0.5
     assert rounded.interval.low == pytest.approx(1 - 12.7062 * 0.5 / math.sqrt(2), abs=1e-4)
     assert rounded.interval.p == pytest.approx(2 * t_distribution.sf(math.sqrt(2), 1))
 
@@ -216,11 +211,10 @@ def test_the_interval_of_a_mean_is_the_wider_one_of_seeds_and_test_examples():
     of_rates_G = made_of.rates_G * (1 - made_of.rates_G) / made_of.sizes_G
     variance = made_of.weights_G**2 @ of_rates_G
     one = with_interval({0: float(mean)}, [[made_of]], ("a",)).interval
-    assert one is not None and one.p is None and one.resampled == "seeds and test examples"
+    assert one.p is None and one.resampled == "seeds and test examples"
     assert (one.high - one.low) / 2 == pytest.approx(196 * math.sqrt(variance), rel=0.1)
     sure = Strata(np.array([-1e-12, 1 + 1e-12]), np.array([5, 5]), np.array([0.25, 0.75]))
     two = with_interval({0: 74.0, 1: 76.0}, [[sure]] * 2, ("a",)).interval
-    assert two is not None
     assert (two.low, two.high) == pytest.approx((75 - 12.7062, 75 + 12.7062), abs=1e-3)
     assert with_interval({0: 1.0}, [[None]], ("a",)).interval is None
 
@@ -229,7 +223,6 @@ def test_an_auroc_is_drawn_by_its_recorded_standard_error(measured):
     run = at(measured, ModelNumbers({"auroc": 0.8, "auroc-error": 0.03}))
     made_of = strata(replace(run, metric="auroc"))
     interval = with_interval({0: 80.0}, [[made_of]], ("a",)).interval
-    assert interval is not None
     assert (interval.low, interval.high) == pytest.approx((80 - 5.88, 80 + 5.88), abs=0.7)
     assert strata(replace(at(measured, ModelNumbers({"auroc": 0.8})), metric="auroc")) is None
 
@@ -241,7 +234,7 @@ def test_clients_with_test_sets_of_their_own_are_the_strata(part, rates, drawn, 
     run = at(measured, of_clients(1.0, 0.0, 1.0), "0 mnist", "1 usps", "2 svhn")
     run = of_samples(run, **{"client-independent": [3, 2, 1]})
     made_of = strata(replace(run, metric=f"client-accuracy.{part}"))
-    assert made_of is not None and made_of.sizes_G.tolist() == [3, 2, 1]
+    assert made_of.sizes_G.tolist() == [3, 2, 1]
     assert np.count_nonzero(made_of.weights_G) == rates
     drawn_BS = resample([made_of], np.zeros((4, 1), int), np.random.default_rng(0))
     assert drawn_BS == pytest.approx(drawn, abs=0.1)

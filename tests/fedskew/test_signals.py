@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fedskew.engines.processes import alive, end, mark, marked
 from fedskew.engines.workers import WorkersGrid
 from fedskew.signals import SENTENCE, SIGNALS, blocked, one_interrupt
 
@@ -183,7 +184,6 @@ def test_a_signal_ends_a_command_with_a_sentence_and_nothing_is_left(
 
 def test_nobody_waits_for_a_worker_that_is_busy():
     with WorkersGrid(1) as grid:
-        assert grid.pool is not None
         worker = psutil.Process(grid.pool.submit(os.getpid).result())
         grid.pool.submit(time.sleep, 1000)
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
@@ -214,3 +214,31 @@ def test_a_process_started_while_signals_are_held_back_gets_none_and_this_one_ge
             process = subprocess.run(command, capture_output=True, text=True, check=True)
         pytest.fail("the signal was lost")
     assert all(str(number.value) in process.stdout for number in SIGNALS)
+
+
+FORKING = """
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: None if os.fork() else signal.signal(signal.SIGTERM, signal.SIG_IGN))
+print('up', flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end: time.sleep(0.01)
+"""
+"""SIGTERM has it fork, the second one nothing."""
+
+
+def test_marked_processes_are_ended_however_they_cling(tmp_path):
+    words = [sys.executable, "-S", "-c", FORKING]
+    environment = os.environ | mark(tmp_path)
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "up\n"
+        found = marked(tmp_path)
+        assert found
+        below = {child for one in found for child in one.children(recursive=True)}
+        end(tmp_path, 0.2)
+        assert not marked(tmp_path)
+        assert not any(alive(one) for one in below)
+    finally:
+        end(tmp_path, 0)
+        process.kill()
+        process.communicate()

@@ -9,12 +9,10 @@ from fedskew.execution import cost_of, observed_runs, rounds_left
 def test_rounds_of_the_same_training_are_the_cost(tmp_path):
     real = experiment(tmp_path, seed=3, method="ccvr", evaluate_every=2)
     first, second = real.folder.rounds()
-    same = small(
-        tmp_path, seed=1, method="ccvr", rounds=30, learning_rate=0.2, alpha=0.3, evaluate_every=3
-    )
+    others = {"seed": 1, "rounds": 30, "learning_rate": 0.2, "alpha": 0.3, "evaluate_every": 3}
+    same = small(tmp_path, method="ccvr", **others)
     observed = observed_runs(str(tmp_path))
     cost = cost_of(same, 10, observed)
-    assert cost is not None
     evaluations = first.seconds.evaluation + second.seconds.evaluation
     training = (first.seconds.round + second.seconds.round - evaluations) / 2
     assert cost.seconds == pytest.approx(10 * training + 4 * second.seconds.evaluation)
@@ -23,10 +21,8 @@ def test_rounds_of_the_same_training_are_the_cost(tmp_path):
     for key, value in {"batch_size": 8, "model": "small-cnn", "method": "fedavg"}.items():
         other = small(tmp_path, **{"method": "ccvr", key: value})
         assert cost_of(other, 10, observed) is None
-    assert (
-        rounds_left(small(tmp_path, seed=3, method="ccvr", evaluate_every=2)) == 0
-        and rounds_left(same) == 30
-    )
+    finished = small(tmp_path, seed=3, method="ccvr", evaluate_every=2)
+    assert (rounds_left(finished), rounds_left(same)) == (0, 30)
 
 
 def test_a_dry_run_downloads_and_trains_nothing(tmp_path, fedskew):
