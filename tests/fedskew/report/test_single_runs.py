@@ -54,13 +54,8 @@ def test_a_setting_of_another_version_counts_where_it_changed_the_run_s_id(tmp_p
     assert results.has_ended and not left_out and not results.warnings
     run.folder.rename(tmp_path / "digits-fedavg-seed0-0123456789")
     results, (sentence,) = single_runs(tmp_path)
-<<<<<<< HEAD
     assert not results and sentence.startswith("digits-fedavg-seed0-0123456789: left out")
     assert "of-another-version" in sentence
-=======
-    assert not results and sentence.startswith(f"{run.run_id}: left out")
-    assert "of-a-later-version" in sentence
->>>>>>> main
 
 
 def test_the_command_line_reports_on_them(tmp_path, fedskew):
