@@ -52,7 +52,7 @@ class TrainingSettings(Settings):
 
     optimizer: Annotated[str, OneOf("sgd", "adamw")] = "sgd"
     """The local optimizer, as torch.optim's SGD or AdamW; its buffers start at zero in every round."""
-    schedule: Annotated[str, OneOf("step", "cosine")] = "step"
+    schedule: Annotated[str, OneOf("step", "cosine", remedy="step alone is constant")] = "step"
     """step multiplies the rate by learning-rate-decay, whose default 1 keeps it constant; cosine falls from
     learning-rate to 0 along half a period."""
     schedule_rounds: Annotated[int, Ge(0), When("schedule", ("cosine",))] = 0

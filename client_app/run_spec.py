@@ -9,6 +9,7 @@ from typing import Any
 from client_app.client import Variant
 from client_app.models import PLAIN, ModelSettings, is_own_model
 from client_app.optimizer import TrainingSettings
+from client_app.process import code_version
 from client_app.user_code import import_path_of, load
 from client_app.variants import VARIANTS
 from data import DataSettings
@@ -46,9 +47,16 @@ class RunSpec:
     def from_json(text: str, modules: Container[str] | None = None) -> "RunSpec":
         """Undo `to_json`. Of the modules that the text names only `modules` are used; None stands for any.
 
-        Raises KeyError for a variant of another module, or of a name that does not exist.
+        Raises RuntimeError if the server runs other code than this process, KeyError for a variant of another module,
+        or of a name that does not exist.
         """
         fields: dict[str, Any] = json.loads(text)
+        # Before all else: other code may have other settings, and other names for them.
+        if fields["code"] != code_version():
+            raise RuntimeError(
+                "this client runs other code than the server: another checkout is on its path "
+                "(restart Flower's SuperLink, or use `fedskew run`)"
+            )
         variants = []
         for name, stated in fields["variants"].items():
             variants.append(variant_class(name, modules)(**stated))

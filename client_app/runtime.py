@@ -17,7 +17,7 @@ from client_app.local_site import (
 )
 from client_app.memory import folder_of
 from client_app.models import build
-from client_app.process import choose_device, code_version, tune_allocator
+from client_app.process import choose_device, tune_allocator
 from client_app.run_spec import RunSpec, user_code_of
 from client_app.site_questions import asked_variants, asks_for_column_sums, is_standardization
 from client_app.state import State, copy, on_device, seed_of
@@ -31,16 +31,10 @@ from data.samples import SampleCache
 class ClientRuntime:
     """Data, model and variants of one run. In a simulation all clients of a process share one, a site has its own.
 
-    Raises RuntimeError if the server runs other code than this process, NotAgreed for a run between sites in a process
-    without site.toml, and what the site's checks raise.
+    Raises NotAgreed for a run between sites in a process without site.toml, and what the site's checks raise.
     """
 
     def __init__(self, run_spec: RunSpec, site: LocalSite | None = None) -> None:
-        if run_spec.code != code_version():
-            raise RuntimeError(
-                "this client runs other code than the server: another checkout is on its path "
-                "(restart Flower's SuperLink, or use `fedskew run`)"
-            )
         tune_allocator()
         self.run_spec = run_spec
         self.site = site

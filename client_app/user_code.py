@@ -161,16 +161,18 @@ def source_hash(*modules: str) -> str:
     sha = hashlib.sha256()
     for name in sorted({module.partition(".")[0] for module in modules}):
         if name in _agreed:
-            sha.update(f"{name}.py\n".encode() + _agreed[name].content)
+            sha.update(f"{name}/{name}.py\n".encode() + _agreed[name].content)
             continue
         module = sys.modules[name]
-        folders = map(Path, getattr(module, "__path__", ()))
-        files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+        files: list[tuple[Path, Path]] = []  # each with its path inside the package
+        for folder in map(Path, getattr(module, "__path__", ())):
+            for file in sorted(folder.rglob("*.py")):
+                files.append((file, file.relative_to(folder)))
         single = getattr(module, "__file__", None)
-        if not files and single:
-            files = [Path(single)]
-        for file in files:
-            sha.update(f"{file.name}\n".encode() + file.read_bytes())
+        if not files and single:  # a module of one file
+            files.append((Path(single), Path(Path(single).name)))
+        for file, inside in files:
+            sha.update(f"{name}/{inside}\n".encode() + file.read_bytes())
     return sha.hexdigest()
 
 

@@ -38,9 +38,9 @@ class Rule:
 class OneOf(Rule):
     """The value is one of a few words."""
 
-    def __init__(self, *choices: str) -> None:
+    def __init__(self, *choices: str, remedy: str = "") -> None:
         listed = " or ".join(choices) if len(choices) == 2 else f"one of {', '.join(choices)}"
-        super().__init__(choices.__contains__, f"must be {listed}")
+        super().__init__(choices.__contains__, f"must be {listed}", remedy)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def local_round(
     """Train one round on a train message, or answer a query for the variants; return the reply.
 
     Use it under `@app.train()`, and under `@app.query()` as well for methods that ask the clients something (FedShift,
-    reweighting, CCVR, heads in closed form). The training loop is FedSkew's: SGD with momentum, Adam or AdamW, and
+    reweighting, CCVR, heads in closed form). The training loop is FedSkew's: SGD with momentum or AdamW, and
     seeded batches.
 
     Args:

@@ -146,6 +146,9 @@ def test_other_code_and_unknown_variants_are_an_error_of_each_client(
     run_spec = run_spec_in(tmp_path)
     other = replace(run_spec, code="0123456789abcdef")
     assert ask(grid, other, [0, 1], round=1).keys() == {"0/error", "1/error"}
+    elsewhere = json.dumps({"code": other.code, "model": "mlp-bn", "variants": {}, "lift": 3})
+    records = ask(grid, elsewhere, [0], round=1)
+    assert "other code than the server" in str(records["0/error"]["reason"])
     fields = json.loads(run_spec.to_json())
     fields["variants"]["unheard-of"] = {}
     assert ask(grid, json.dumps(fields), [0], round=1).keys() == {"0/error"}

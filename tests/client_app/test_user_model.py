@@ -41,6 +41,10 @@ class Scaling(Classifier):
     def forward(self, inputs):
         return 3 * super().forward(inputs)
 
+class Dropping(Classifier):
+    def forward(self, inputs):
+        return self.head(nn.functional.dropout(self.features(inputs), training=self.training))
+
 def cosine(shape, classes):
     return Classifier(nn.Flatten(), Cosine(64, classes))
 
@@ -50,6 +54,9 @@ def normed(shape, classes):
 
 def scaling(shape, classes):
     return Scaling(nn.Flatten(), nn.Linear(64, classes))
+
+def dropping(shape, classes):
+    return Dropping(nn.Flatten(), nn.Linear(64, classes))
 
 def headless(shape, classes):
     return Classifier(nn.Flatten(), nn.Identity())
@@ -111,6 +118,7 @@ def test_another_file_is_another_run_but_not_while_one_goes_on(tmp_path: Path) -
         ("own_models:cosine", "makes other logits"),
         ("own_models:normed", "weight.original0"),
         ("own_models:scaling", "its head's logits"),
+        ("own_models:dropping", "Classifier's own forward"),
         ("own_models:grey", "inputs of 1x8x8"),
     ],
 )
