@@ -140,7 +140,7 @@ def values_in_force(config: Mapping[str, Any]) -> tuple[dict[str, Scalar], Compo
     by_user = {key: value for key, value in values.items() if value != default_values[key]}
     for key, value in by_user.items():
         section, _, _ = key.rpartition(".")
-        if parts.fixed.get(key, value) != value:
+        if key in parts.fixed and parts.fixed[key] != value:
             raise SettingError(key, value, f"method {method} means {parts.fixed[key]!r}")
         if section and section not in parts.sections:
             raise SettingError(key, value, f"has no effect: method {method} does not use {section}")

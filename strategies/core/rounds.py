@@ -22,6 +22,7 @@ from strategies.core.exchange import (
     Exchange,
     Grid,
     Request,
+    TooFewReplies,
     client_name,
     collect_replies,
 )
@@ -297,7 +298,6 @@ class Rounds:
         answered = time.perf_counter()
         number = self.server.round
         updates = self.checked(exchange)
-        exchange.check_enough(self.exchange_settings.min_reply_share, f"round {number}")
         down = size(self.shared) + sum(map(size, self.broadcast().values()))
         result = self.result(updates)
         while unfit := result.not_finite():
@@ -389,9 +389,10 @@ class Rounds:
         return [update for update in updates if update.client != client]
 
     def checked(self, exchange: Exchange) -> list[Update]:
-        """Return the valid updates, sorted by client, and refuse the other answers in `exchange`.
+        """Return the valid updates, sorted by client, refuse the other answers in `exchange`, and log who is left out.
 
-        Raises Diverged if too few are valid because some are not finite or impossibly large.
+        Raises TooFewReplies if fewer are valid than min-reply-share asks for, and Diverged if that is because some are
+        not finite or impossibly large.
         """
         updates = []
         diverged = []
@@ -404,13 +405,17 @@ class Rounds:
                 exchange.refuse(client, str(reason))
                 if isinstance(reason, UpdateOutOfRange):
                     diverged.append(client)
-        least = exchange.least(self.exchange_settings.min_reply_share)
-        # They are to blame only where their replies would have been enough.
-        enough_with_them = len(updates) + len(diverged) >= least
-        if diverged and len(updates) < least and (enough_with_them or not updates):
+        share = self.exchange_settings.min_reply_share
+        try:
+            exchange.check_enough(share, f"round {self.server.round}")
+        except TooFewReplies as error:
+            # They are to blame only where their replies would have been enough.
+            enough_with_them = len(updates) + len(diverged) >= exchange.least(share)
+            if not diverged or (updates and not enough_with_them):
+                raise
             name = client_name(diverged[0], self.assigner.names)
             words = f"{name}: {exchange.failures[diverged[0]]}"
-            raise Diverged(self.server.round, words, client=name)
+            raise Diverged(self.server.round, words, client=name) from error
         return updates
 
 

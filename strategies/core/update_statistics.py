@@ -75,7 +75,7 @@ class Round:
     """Bytes of the models and uploads that were used."""
     seconds: Seconds = Seconds()
     workers: Sequence[Mapping[str, object]] = ()
-    """The processes that ran the clients: process id, device, visible GPUs, and the GPU's model."""
+    """The processes that ran the clients: process id, device, and the GPU's model."""
     metrics: Numbers = field(default_factory=dict)
     """Numbers that the server methods record, by name."""
     method_numbers: Mapping[str, MethodNumbers] | None = None

@@ -182,12 +182,13 @@ def test_every_faulty_reply_is_left_out_for_its_reason(
 
 
 def test_a_run_that_too_few_finite_models_end_is_recorded_as_diverged(
-    train: Train, tmp_path: Path
+    train: Train, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Client 0 alone sends a number that is not finite, and every reply is asked for."""
+    """Two clients send a number that is not finite, and every reply is asked for; the log names both."""
     spoil = state_with(lambda state: state["head.weight"][3, 5].fill_(NAN))
     with pytest.raises(Diverged):
-        train(grid=TamperingGrid(in_round_1([spoil])), min_reply_share=1.0)
+        train(grid=TamperingGrid(in_round_1([spoil, spoil])), min_reply_share=1.0)
+    assert "round 1: client 1 left out: model: head.weight is not finite" in caplog.text
     (file,) = tmp_path.rglob("diverged.json")
     record = json.loads(file.read_text())
     assert (record["round"], record["client"]) == (1, "client 0")

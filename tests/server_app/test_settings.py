@@ -147,6 +147,8 @@ HOLDOUT: dict[str, Any] = {"holdout-per-class": 5}
         # a method and the rest
         ({"method": "feddf", "holdout-per-class": 0}, "holdout-per-class"),
         ({"method": "fedbn", "dataset": "cifar10", "model": "small-cnn"}, "model"),
+        ({"method": "fedper", "model": "linear"}, "model"),
+        ({"alpha": NAN}, "alpha"),
         ({"method": "scaffold", "optimizer": "adamw"}, "optimizer"),
         ({"method": "creff-code", "dataset": "abide"}, "method"),
         ({"method": "fed3r", "model": "mlp-bn"}, "method"),
