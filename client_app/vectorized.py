@@ -342,16 +342,25 @@ def fitting_clients(model: Classifier, shape: tuple[int, ...], batch_size: int) 
 
 @torch.no_grad()
 def multiplications(model: Classifier, shape: tuple[int, ...]) -> int:
-    """Return the multiplications of linear layers and convolutions in one sample's pass."""
-    from torch.utils.flop_counter import FlopCounterMode  # takes time, and few runs count
+    """Return the multiplications of linear layers and convolutions in one sample's pass.
 
+    Those of random-conv's filters, which are no layer, are left out: its features are computed once and kept.
+    """
+    counts: list[int] = []
+
+    def count(layer: nn.Linear | nn.Conv2d, inputs: tuple[Tensor], outputs: Tensor) -> None:
+        places = outputs.numel() // len(layer.weight) // 2  # pixels, or 1 of a linear layer
+        counts.append(layer.weight.numel() * places)
+
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
     mode = model.training
     model.eval()
-    with FlopCounterMode(display=False) as counter:
-        model(torch.zeros(2, *shape, device=model.head.weight.device))  # as own models are tried
+    model(torch.zeros(2, *shape, device=model.head.weight.device))  # as own models are tried
     model.train(mode)
-    flops: int = counter.get_total_flops()
-    return flops // 4  # of two samples, and with each an addition
+    for hook in hooks:
+        hook.remove()
+    return sum(counts)
 
 
 MAPPED_HOOKS = ("loss_weights", "loss_term", "gradient_offset")

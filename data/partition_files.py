@@ -58,6 +58,6 @@ def _content(setting: str) -> bytes:
     """Return the file's bytes. Raises SettingError if there is no such file."""
     try:
         return bound_path(setting).read_bytes()
-    except (OSError, ValueError) as error:  # the latter: a path with a NUL
+    except (OSError, RuntimeError, ValueError) as error:  # nobody's home, a path with a NUL
         reason = getattr(error, "strerror", error)
         raise SettingError("partition-file", setting, f"cannot be read: {reason}") from error

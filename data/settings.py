@@ -237,9 +237,10 @@ class DataSettings(Settings):
         for part in filter(None, self._names("columns")):
             before, equals, name = (text.strip() for text in part.partition("="))
             role = before if equals else role
-            if role == IGNORE:
-                # A further name of ignore=NAME,NAME has no =, as no part of another role.
-                ignored += filter(None, [name if equals else part])
+            # A further name of ignore=NAME,NAME has no =, as no part of another role.
+            name = name if equals else part
+            if role == IGNORE and name:
+                ignored.append(name)
             elif equals and role in ROLES and role not in names:
                 names[role] = name
             else:

@@ -111,8 +111,10 @@ def data_error(found: ValidationError, model: type[TomlTable], where: str) -> Da
             place.pop()  # an item of a list goes by the list's key
         key = str(place.pop())
         value = NO_VALUE if kind == "missing" else error["input"]
-        rule = RULES.get(kind, error["msg"]).format(**error.get("ctx", {}))
-        rule = str(broken) if broken else rule
+        # A rule of ours may quote a path with braces, which are no places for values.
+        rule = str(broken)
+        if not broken:
+            rule = RULES.get(kind, error["msg"]).format(**error.get("ctx", {}))
     remedy = ""
     if kind == "extra_forbidden":
         similar = difflib.get_close_matches(key, [*keys_of(model)], 1, cutoff=0.5)

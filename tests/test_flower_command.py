@@ -23,7 +23,7 @@ def test_what_a_test_starts_looks_for_no_superlink_where_another_program_has_one
     """`flwr run` joins what listens on port 39091, unless the environment names another.
 
     conftest.py sets both for whatever a test starts, whoever starts it; `flwr_run` once more for each run. What else
-    starts flwr (deploy/stock_nodes.py, fedskew/engines/flower.py, fedskew/federation/service.py) writes an address
+    starts flwr (deploy/stock_nodes.py, fedskew/federation/service.py, site_agent/service.py) writes an address
     with a port of its own into flwr's config.toml, or gives it to flwr's processes.
     """
     from flwr.supercore.utils import get_flwr_home

@@ -39,7 +39,7 @@ def diagnose_source(
         require(not stated, "--set", stated, "has no effect on a table of counts")
         title = source
         if not Path(source).is_file():
-            raise DataError("there is no such file", where=source)
+            raise DataError("is no CSV file of counts", where=source)
         table = read_counts(Path(source))
     else:
         checked_texts(settings)

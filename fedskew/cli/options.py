@@ -124,6 +124,8 @@ def choose(
         require(not chosen, "--method", given["method"], rule)
         suite = papers_suite(names, file)
         experiments = find_all(names, file)
+        # Without experiments the command would be one run from settings.
+        require(bool(experiments), "experiment", ", ".join(names), "is a suite without experiments")
     elif len(chosen) > 1 or len(seed_numbers) > 1:
         chosen = chosen or [str(overrides.pop("method", defaults()["method"]))]
         rows = tuple(Row(method, method) for method in chosen)

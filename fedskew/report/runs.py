@@ -187,13 +187,15 @@ class Run:
 
     @property
     def other_settings(self) -> list[str]:
-        """The settings with an effect on numbers that settings.json has otherwise than planned; unnamed is default."""
+        """The settings with an effect on numbers that settings.json has otherwise than planned; unnamed is default.
+
+        One that this version lacks was at its default: the run's id would be another.
+        """
         planned = defaults() | self.settings.flat()
         recorded = defaults() | self.origin["settings"]
         different = []
-        for key in sorted({*planned, *recorded}):
-            is_other = planned.get(key) != recorded.get(key)
-            if is_other and key not in WITHOUT_EFFECT_ON_NUMBERS:
+        for key in sorted(planned.keys() - WITHOUT_EFFECT_ON_NUMBERS):
+            if planned[key] != recorded.get(key):
                 different.append(key)
         return different
 

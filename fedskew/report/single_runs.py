@@ -11,6 +11,7 @@ from fedskew.experiments.plan import Cell
 from fedskew.report.results import ExperimentResults, measured_runs
 from fedskew.report.runs import Run, warnings_of
 from server_app.methods import METHODS
+from server_app.plugins import register
 from server_app.run_folder import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
 from server_app.settings import defaults, parse
@@ -27,16 +28,16 @@ def single_runs(results: Path) -> tuple[list[ExperimentResults], list[str]]:
     by_data: dict[tuple[str, str], list[Run]] = {}
     left_out: list[str] = []
     for path in sorted(results.iterdir()) if results.is_dir() else ():
-        recorded = RunFolder(path).origin().get("settings")
-        if recorded is None:
-            if RunFolder(path).rounds_file.exists():
-                rule = "left out, as its settings.json is missing or damaged"
-                left_out.append(f"{path.name}: {rule}")
-            continue
         try:
+            recorded = RunFolder(path).origin().get("settings")
+            if recorded is None:
+                if RunFolder(path).rounds_file.exists():
+                    rule = "left out, as its settings.json is missing or damaged"
+                    left_out.append(f"{path.name}: {rule}")
+                continue
             run = Run.read(settings_of(path, recorded))
         except (ValueError, ImportError, OSError) as error:
-            # The run is of another version, or its data are gone.
+            # The run is of another version, its data are gone, or its files are another user's.
             left_out.append(f"{path.name}: left out, as its settings cannot be read: {error}")
             continue
         data = run.settings.data
@@ -47,7 +48,10 @@ def single_runs(results: Path) -> tuple[list[ExperimentResults], list[str]]:
 
 
 def settings_of(path: Path, recorded: Mapping[str, Scalar]) -> RunSettings:
-    """Return a run's settings as its settings.json has them, its folder being `path`. Raises as `parse` does."""
+    """Return a run's settings as its settings.json has them, its folder being `path`. Raises as `parse` does.
+
+    Settings that this version lacks are left out where the run's id, a hash of what is not at its default, is the same.
+    """
     unusable = WITHOUT_EFFECT_ON_NUMBERS - {"data-root", "results"}
     usable = {key: value for key, value in recorded.items() if key not in unusable}
     usable["results"] = str(path.parent)
@@ -58,7 +62,11 @@ def settings_of(path: Path, recorded: Mapping[str, Scalar]) -> RunSettings:
         # The run's own copy: the federation may have changed its file since, or be elsewhere.
         _, _, digest = dataset.rpartition("#")
         usable["dataset"] = f"{SITES_PREFIX}{agreement}#{digest}"
-    settings = parse(usable)
+    register(*(str(usable.get(key, "")) for key in ("method", "model", "dataset")))
+    known = defaults()
+    settings = parse({key: value for key, value in usable.items() if key in known})
+    if usable.keys() - known.keys() and settings.run_id != path.name:
+        parse(usable)  # raises SettingError for such a setting
     data = replace(settings.data, dataset=dataset) if is_sites(dataset) else settings.data
     # The id of a changed plugin file would be another one.
     return replace(settings, data=data, known_run_id=path.name)

@@ -220,6 +220,8 @@ def test_as_many_clients_fit_as_are_short_and_small() -> None:
     with torch.device("meta"):
         wide = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(16, 2**17)), nn.Linear(2**17, 10))
     assert 1 < fitting_clients(wide, SHAPE, 1) < 64, "memory bounds them"
+    images = (1, 28, 28)
+    assert fitting_clients(build("random-conv", images, 10, 0), images, 32) == 64, "a head trains"
 
 
 def test_a_model_that_takes_two_samples_is_counted() -> None:

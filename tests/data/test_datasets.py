@@ -76,6 +76,7 @@ REFUSED = [
     ("mean", {"mean": "1,2"}, {"mean": "1,2,3", "input_shape": "3x8x8"}),
     ("std", {"std": "0"}, {"std": "0.1"}),
     ("columns", {"columns": "label"}, {**OWN, "columns": "label=x"}),
+    ("columns", {**OWN, "columns": "ignore="}, {**OWN, "columns": "patient="}),
     ("columns", {"columns": "ignore=a,a"}, {**OWN, "columns": "ignore=a,b"}),
     ("columns", {"columns": "label=a,ignore=a"}, {**OWN, "columns": "label=a,ignore=b"}),
 ]  # fmt: skip

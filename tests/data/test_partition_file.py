@@ -83,3 +83,9 @@ def test_a_file_that_is_no_partition_is_one_printable_sentence(file, case):
     with pytest.raises(DataError) as caught:
         loaded(file)
     assert str(caught.value).startswith(f"{file}: ") and str(caught.value).isprintable()
+
+
+def test_a_file_in_the_home_of_nobody_is_refused_by_its_key():
+    with pytest.raises(SettingError) as caught:
+        resolve(DataSettings(partition_file="~nobody-is-called-so/partition.json"))
+    assert caught.value.key == "partition-file"

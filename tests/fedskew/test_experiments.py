@@ -143,6 +143,13 @@ def test_a_file_of_one_s_own_goes_before_the_shipped_one(tmp_path):
     assert caught.value.rule == "is not in others.yaml or experiments.yaml"
 
 
+def test_a_suite_without_experiments_is_not_run_as_one_run_from_settings(tmp_path, fedskew):
+    file = tmp_path / "others.yaml"
+    file.write_text("mine: {title: Mine, papers: true}")
+    status, _, errors = fedskew("run", "mine", "--experiments", file, "--dry-run")
+    assert status == 2 and "experiment = 'mine': is a suite without experiments" in errors
+
+
 def test_part_of_a_table_keeps_the_runs_of_the_whole():
     cells = plan(built(methods=["fedavg", "creff", "fedprox"], columns=COLUMNS))
     assert selected(cells) == cells

@@ -137,6 +137,7 @@ def test_a_site_reads_its_own_file(tmp_path: Path) -> None:
         ({"federation": "../federation.toml"}, "federation"),
         ({"data": "npz:../north/data.npz"}, "data"),
         ({"data": "folder:data.npz"}, "data"),
+        ({"data": "npz:{study}.npz"}, "data"),
         ({"state": "data.npz"}, "state"),
         ({"state": "a/../b"}, "state"),
         ({"state": "a\0b"}, "state"),

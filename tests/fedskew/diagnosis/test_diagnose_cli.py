@@ -52,7 +52,7 @@ def test_settings_are_diagnosed(fedskew):
     [
         (("README.md", "--set", "seed=1"), "--set"),
         (("--set", "partition=pooled"), "these settings: one a site with samples alone"),
-        (("tests",), "tests: there is no such file"),
+        (("tests",), "tests: is no CSV file of counts"),
     ],
 )
 def test_bad_input_is_one_sentence(words, sentence, fedskew):

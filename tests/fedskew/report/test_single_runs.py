@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from frozen import HERE, write
+from frozen import HERE, change, write
 
 from fedskew.report.runs import Run
 from fedskew.report.single_runs import single_runs
@@ -46,15 +46,16 @@ def test_rows_are_what_differs_and_columns_what_differs_of_the_data(tmp_path):
                      ("fedprox", "alpha 0.5"): [0, 1], ("creff", "alpha 0.1"): [2]}  # fmt: skip
 
 
-def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path):
+def test_a_setting_of_another_version_counts_where_it_changed_the_run_s_id(tmp_path):
     run = finished(tmp_path, method="fedavg")
-    stated = json.loads((run.folder / "settings.json").read_text())
-    stated.pop("checksum")
-    stated["settings"]["of-a-later-version"] = 1
-    (run.folder / "settings.json").write_text(line_of(stated))
+    settings = run.folder / "settings.json"
+    change(settings, lambda origin: origin["settings"].update({"of-another-version": 1}))
+    (results,), left_out = single_runs(tmp_path)
+    assert results.has_ended and not left_out and not results.warnings
+    run.folder.rename(tmp_path / "digits-fedavg-seed0-0123456789")
     results, (sentence,) = single_runs(tmp_path)
-    assert not results and sentence.startswith(f"{run.run_id}: left out")
-    assert "of-a-later-version" in sentence
+    assert not results and sentence.startswith("digits-fedavg-seed0-0123456789: left out")
+    assert "of-another-version" in sentence
 
 
 def test_the_command_line_reports_on_them(tmp_path, fedskew):
@@ -63,7 +64,10 @@ def test_the_command_line_reports_on_them(tmp_path, fedskew):
     finished(tmp_path, method="fedavg")
     status, output, _ = fedskew(*words)
     assert status == 0 and "Runs on digits" in output
-    settings = next(tmp_path.glob("*/settings.json"))
+    (tmp_path / "unreadable" / "settings.json").mkdir(parents=True)
+    status, _, errors = fedskew(*words)
+    assert status == 0 and errors.startswith("unreadable: left out, as its settings cannot be read")
+    settings = next(tmp_path.glob("digits*/settings.json"))
     settings.rename(tmp_path / "kept")
     status, _, errors = fedskew(*words)
     assert status == 1 and "left out, as its settings.json is missing or damaged" in errors
