@@ -237,9 +237,9 @@ class DataSettings(Settings):
         for part in filter(None, self._names("columns")):
             before, equals, name = (text.strip() for text in part.partition("="))
             role = before if equals else role
-            if role == IGNORE:
+            if role == IGNORE and (name or not equals):
                 # A further name of ignore=NAME,NAME has no =, as no part of another role.
-                ignored += filter(None, [name if equals else part])
+                ignored.append(name if equals else part)
             elif equals and role in ROLES and role not in names:
                 names[role] = name
             else:

@@ -77,6 +77,7 @@ REFUSED = [
     ("std", {"std": "0"}, {"std": "0.1"}),
     ("columns", {"columns": "label"}, {**OWN, "columns": "label=x"}),
     ("columns", {"columns": "ignore=a,a"}, {**OWN, "columns": "ignore=a,b"}),
+    ("columns", {"columns": "ignore="}, {**OWN, "columns": "ignore=a"}),
     ("columns", {"columns": "label=a,ignore=a"}, {**OWN, "columns": "label=a,ignore=b"}),
 ]  # fmt: skip
 
