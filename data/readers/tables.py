@@ -47,6 +47,8 @@ def roles_and_inputs(
     """Return the columns' names by role, and those without one that are not left out. Raises DataError."""
     roles = roles_of(str(table.path), table.header, settings)
     taken = {*roles.values(), *settings.ignored_columns}
+    if "patient" in roles:
+        taken.add("subject")  # it names people too, and a number of theirs is no input
     return roles, tuple(name for name in table.header if name not in taken)
 
 

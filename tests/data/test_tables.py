@@ -203,6 +203,15 @@ def test_sites_are_clients_and_no_patient_is_on_two_sides(tmp_path):
     assert not data.tests_subjects  # a patient may have images of several classes
 
 
+def test_a_column_subject_beside_that_of_patients_is_no_input(tmp_path):
+    """It is of numbers that name people."""
+    rows = [f"{row},{k // 2},p{k // 2}" for k, row in enumerate(ROWS)]
+    assert load(table(tmp_path, f"{HEAD},subject,patient", *rows)).input_columns == (
+        "size",
+        "weight",
+    )
+
+
 def test_patients_are_those_that_the_files_name_now(tmp_path):
     """Although their table is as it was."""
     pytest.importorskip("pydicom")
