@@ -19,7 +19,7 @@ WRONG_COUNTS = {
     "a header of fractions": "berlin,0.5,2\nparis,1,2\n",
     "another separator": "site|a|b\nx|1|2\n",
     "two decimal marks": "site;a;b\nx;1,0;2.0\ny;1;1\n",
-    "a site twice": GOOD.replace("y,", "x,"),
+    "a site twice": f"{GOOD}x,3,1\n",
     "a control character": GOOD.replace("x,", "x\x1b[31m,"),
     "no name": GOOD.replace("x,", ","),
 }

@@ -56,6 +56,14 @@ def test_p_of_samples_is_pearsons():
         assert vars(numbers)[name] == pytest.approx(value, rel=1e-9), name
 
 
+def test_alike_rows_of_a_patient_count_as_one():
+    counts_KC = np.array([[6, 2], [3, 7]])
+    site_S = np.repeat([0, 0, 1, 1], counts_KC.ravel())
+    rows_SC = 8 * np.eye(2, dtype=np.int64)[np.repeat([0, 1, 0, 1], counts_KC.ravel())]
+    p = statistics(8 * counts_KC, Subjects(site_S, rows_SC)).information_p
+    assert p == pytest.approx(statistics(counts_KC).information_p)
+
+
 def test_a_class_at_one_site_is_as_rare_as_its_patients():
     """Nine samples at one of two sites are no chance, unless they are one patient's."""
     counts_KC = np.array([[50, 9], [50, 0]])
