@@ -136,6 +136,16 @@ def test_the_page_is_the_one_of_the_kept_records(fedskew, tmp_path):
     assert measured and set(measured) <= set(shipped.splitlines())
 
 
+@pytest.mark.slow
+def test_bench_m_s_settings_train_every_row_on_digits(fedskew, tmp_path):
+    """papers-smoke: what papers-shift asks for, in seconds. Its four methods train four models."""
+    status, _, errors = fedskew("run", "papers-smoke", "--results", tmp_path)
+    assert status == 0, errors
+    files = list(tmp_path.glob("*/summary.json"))
+    hashes = {json.loads(file.read_text())["hash"]["all"] for file in files}
+    assert len(files) == len(hashes) == 4
+
+
 def test_the_readme_has_the_page_s_count_of_every_paper():
     page = (ROOT / "docs" / "results" / "papers.md").read_text()
     counts = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("* ")]
