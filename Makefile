@@ -48,7 +48,7 @@ slow: install
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup --durations=20  # what shares a federation or Ray runs in one of the two processes
 
 signals: install  ## send signals to commands at six moments, on every engine and in sweeps; needs a quiet machine
-	$(BIN)/python -m pytest -v -m "slow or not slow" tests/fedskew/test_signals.py
+	$(BIN)/python -m pytest -v -m "signals or not slow" tests/fedskew/test_signals.py
 
 federation: install  ## run four sites with their own data through the SuperLink's door, TLS and keys, and compare the hash with the rehearsal's; HEADS=1: heads in closed form from masked sums
 	$(BIN)/python deploy/try_federation.py --dataset $(DATASET) $(if $(HEADS),--heads)

@@ -162,16 +162,16 @@ def halting():
 
 
 CELLS = [("inprocess", "import", *WAYS[0]), ("inprocess", "import", *WAYS[3])]
-"""Engine, moment, signal, and whether it is sent to the group: two are fast, the others are every second of a table."""
-SLOW = [
-    pytest.param(engine, moment, *WAYS[(row + column) % len(WAYS)], marks=pytest.mark.slow)
+"""Engine, moment, signal, and whether it is sent to the group. `make signals` has every second cell of the table."""
+OTHERS = [
+    pytest.param(engine, moment, *WAYS[(row + column) % len(WAYS)], marks=pytest.mark.signals)
     for row, engine in enumerate(ENGINES)
     for column, moment in enumerate(MOMENTS)
     if (row + column) % 2
 ]
 
 
-@pytest.mark.parametrize(("engine", "moment", "number", "to_group"), [*CELLS, *SLOW])
+@pytest.mark.parametrize(("engine", "moment", "number", "to_group"), [*CELLS, *OTHERS])
 def test_a_signal_ends_a_command_with_a_sentence_and_nothing_is_left(
     tmp_path, halting, engine, moment, number, to_group
 ):
@@ -179,7 +179,7 @@ def test_a_signal_ends_a_command_with_a_sentence_and_nothing_is_left(
     halting.append(command)
     command.halted()
     assert command.ended(number, to_group) == (130, SENTENCE.decode())
-    assert command.left(WAIT) == []
+    assert command.left(60.0) == []
 
 
 def test_nobody_waits_for_a_worker_that_is_busy():
