@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.message import DecodeError
 from starlette.datastructures import Headers
@@ -186,7 +187,7 @@ class Door:
         coordinator = self.folder.coordinator
         largest = coordinator.largest_message_mib if path == UPLOAD else 1
         body = await body_of(receive, largest * MIB)
-        if path == PUSH and not is_own(body):
+        if path == PUSH and not is_own(parsed(PushMessagesRequest, body)):
             raise HTTPException(403)
         if path == UPLOAD:
             # A reply fills the coordinator's disk.
@@ -209,10 +210,7 @@ class Door:
 
     async def message(self, ask: Ask, body: bytes, receive: Receive, site: str) -> Response:
         """Answer a question for messages once there is one, or after HOLD seconds."""
-        try:
-            node = PullMessagesRequest.FromString(body).node.node_id
-        except DecodeError:
-            raise HTTPException(403) from None
+        node = parsed(PullMessagesRequest, body).node.node_id
         news = self.news[node]
         gone = asyncio.ensure_future(receive())  # only a disconnect is still to come
         deadline = time.monotonic() + HOLD
@@ -242,10 +240,7 @@ class Door:
         A SuperNode that hears "not yet" sleeps for 1, 2, 4 ... seconds. The SuperLink is asked once: questions of 50
         sites that look again and again take the core that the ServerApp's objects need to arrive.
         """
-        try:
-            name = PullObjectRequest.FromString(body).object_id
-        except DecodeError:
-            raise HTTPException(403) from None
+        name = parsed(PullObjectRequest, body).object_id
         if name in self.on_their_way:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.on_their_way[name].wait(), HOLD)
@@ -334,12 +329,16 @@ async def body_of(receive: Receive, most: int = sys.maxsize) -> bytes:
             return bytes(body)
 
 
-def is_own(body: bytes) -> bool:
-    """Return whether a push has replies, all of the node that pushes them: the SuperLink checks neither."""
+def parsed(kind: Any, body: bytes) -> Any:
+    """Return a site's body as a protobuf message. Raises HTTPException 403 where it is none."""
     try:
-        pushed = PushMessagesRequest.FromString(body)
+        return kind.FromString(body)
     except DecodeError:
-        return False
+        raise HTTPException(403) from None
+
+
+def is_own(pushed: PushMessagesRequest) -> bool:
+    """Return whether a push has replies, all of the node that pushes them: the SuperLink checks neither."""
     node = pushed.node.node_id
     replies = pushed.messages_list
     is_whole = node and replies and len(replies) == len(pushed.message_object_trees)

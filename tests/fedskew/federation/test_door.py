@@ -161,6 +161,7 @@ REFUSED: dict[str, tuple[int, str, Callable[[], dict[str, Any]]]] = {
     "a signature of 310 seconds ago": (403, BEGIN, headers(lambda: signed(NORTH, age=310))),
     "a signature of the future": (403, BEGIN, headers(lambda: signed(NORTH, age=-10))),
     "a question that is no protobuf": (403, PULL, lambda: {"content": b"no question"}),
+    "an object's name that is no protobuf": (403, OBJECT, lambda: {"content": b"no question"}),
     "an object of a byte too many": (413, UPLOAD, lambda: {"content": bytes(2 * MIB + 1)}),
     "a question of a byte too many": (413, RUN, lambda: {"content": bytes(MIB + 1)}),
     **{
