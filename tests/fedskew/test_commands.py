@@ -298,7 +298,7 @@ def test_bad_settings_are_one_sentence_before_any_engine_starts(
     test = {"test_images": 255 - images, "test_labels": labels}
     np.savez("forty.npz", train_images=images, train_labels=labels, **test)
     pairs = [word for setting in settings.split() for word in ("--set", setting)]
-    status, _, errors = fedskew("run", "--engine", "ray", *pairs)
+    status, _, errors = fedskew("run", "--engine", "workers", *pairs)
     assert (status, errors.count("\n")) == (2, 1)
     assert errors.startswith("fedskew: ") and words in errors
 

@@ -75,10 +75,9 @@ def test_the_curves_are_the_records_after_every_kind_of_start(train: Train) -> N
 
 
 def test_a_finished_run_is_drawn_without_being_conducted(train: Train, tmp_path: Path) -> None:
-    """By Ray's engine, which has no run to tell of it."""
     pytest.importorskip("tensorboard")
     outcome, config = train(**SHORT), small(tmp_path / "results", tensorboard=True, **SHORT)
-    execute(config, Resources("ray"), print)
+    execute(config, Resources("workers"), print)
     assert_drawn(outcome.folder)
 
 
