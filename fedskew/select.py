@@ -21,6 +21,7 @@ from client_app.local_site import PERMISSIONS
 from client_app.ranking import MOST_RANKED
 from client_app.state import cores
 from data import SettingError, federate, require
+from fedskew.diagnosis.planned import line_of, whose_partition
 from fedskew.engines import Resources
 from fedskew.experiments import Experiment, Row
 from fedskew.experiments.plan import in_sections, plan, runs
@@ -100,6 +101,9 @@ def select(
         metric = metric.replace("local-", "client-")
     selection = Selection(measured, baseline, metric, minutes, jobs, out, began)
     out.print(f"model {model_line(baseline)}", markup=False)
+    diagnosis = line_of(federation)
+    if diagnosis:  # none for a single client
+        out.print(f"{whose_partition(baseline.data)}: {diagnosis}", markup=False)
     result = selection.run(selection.usable(methods or all_methods(), without))
     file = Path(baseline.general.results) / f"select-{target}.json"
     write_text(file, json.dumps({**result, "without": list(without)}, indent=2) + "\n")

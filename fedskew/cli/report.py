@@ -90,14 +90,13 @@ def report(
     if suite is not None:
         others = {
             "--html": html,
-            "--figures": figures,
             form: form not in OF_PAPERS,
         }
         for option in others:
             if others[option]:
                 rule = f"is for experiments: {suite.name} is about statements"
                 raise SettingError(option, "", rule)
-        report_papers(suite, overrides, experiments, records, form)
+        report_papers(suite, overrides, experiments, records, form, figures)
         return
     if records is not None:
         raise SettingError("--records", str(records), "is for papers and its like")
@@ -184,15 +183,19 @@ def report_papers(
     file: Path | None,
     records: Path | None,
     form: str,
+    figures: Path | None,
 ) -> None:
-    """Print the verdicts on what the papers say."""
-    from fedskew.report import papers
+    """Print the verdicts on what the papers say, and write the figures of the page, which then names their files."""
+    from fedskew.report import papers, render
     from fedskew.report.kept_records import records_folder
 
     judged = papers.papers_report(suite, overrides, file, records_folder(records))
+    if figures is not None:
+        written = render.save_figures(judged.figures, figures)
+        to_stderr(f"written: {len(written)} files in {figures}")
     with to_stdout():
         if form == "--markdown":
-            sys.stdout.write(papers.markdown(judged, date.today()))
+            sys.stdout.write(papers.markdown(judged, date.today(), figures))
         elif form:
             print(json.dumps(papers.as_json(judged), indent=2))
         else:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.rcsetup import cycler
 
 from data import SettingError
-from fedskew.report.format import ends_words
+from fedskew.report.format import ends_words, first_upper
 from fedskew.report.inference import Estimate, Floats
 
 COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b")
@@ -84,7 +84,7 @@ class Figure:
             canvas = Canvas(figsize=(INCHES, self.height), layout="constrained")
             axes = canvas.subplots()
             self.draw(axes)
-            axes.set_title(textwrap.fill(self.title, 48), fontsize=11)
+            canvas.suptitle(textwrap.fill(self.title, 48), fontsize=11)  # wider than the panel
             labels = axes.get_legend_handles_labels()[1]
             if labels:
                 # Below the panel: no corner of it is free in every figure.
@@ -168,46 +168,47 @@ class Effect(NamedTuple):
     found: Estimate
     decided: bool
     """Whether the interval leaves out the margin, with more than one seed."""
+    of_paper: float | None = None
+    """The paper's own number."""
 
 
-def forest(effects: Sequence[Effect], unit: str) -> Figure | None:
+def forest(effects: Sequence[Effect], x: str) -> Figure | None:
     """Return differences: a dot per seed, a band for the interval, a tick for the margin, a diamond for the mean.
 
-    The diamond is filled where the difference is decided.
+    The diamond is filled where the difference is decided; a star is the paper's own number.
+
+    Args:
+        effects: one a line, the first on top.
+        x: what the differences are of, in words.
     """
     if not effects:
         return None
 
     def draw(axes: Axes) -> None:
-        for y, (_, found, decided) in enumerate(effects):
-            axes.hlines(
-                y,
-                *found.ends,
-                color=BLUE,
-                linewidth=6,
-                alpha=0.3,
-            )
+        for y, (_, found, decided, of_paper) in enumerate(effects):
+            axes.hlines(y, *found.ends, color=BLUE, linewidth=6, alpha=0.3)
             axes.scatter([*found.by_seed.values()], [y] * found.n, s=14, color=BLUE)
             inside = BLUE if decided else "none"
-            axes.scatter(
-                found.mean,
-                y,
-                s=60,
-                marker="D",
-                facecolor=inside,
-                edgecolor=BLUE,
-            )
+            axes.scatter(found.mean, y, s=60, marker="D", facecolor=inside, edgecolor=BLUE)
             axes.vlines(found.margin, y - 0.3, y + 0.3, color=INK)
+            if of_paper is not None:
+                axes.scatter(of_paper, y, s=90, marker="*", color=COLORS[2], zorder=3)
+        axes.scatter([], [], marker="D", color=BLUE, label="mean (filled: decided)")
+        axes.scatter([], [], s=14, color=BLUE, label="a seed")
+        axes.plot([], [], color=BLUE, linewidth=6, alpha=0.3, label="95 % interval")
+        if any(effect.of_paper is not None for effect in effects):
+            axes.scatter([], [], s=90, marker="*", color=COLORS[2], label="the paper")
         names = [textwrap.fill(effect.name, 26, max_lines=3) for effect in effects]
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)  # the first one on top
         axes.grid(axis="x")
-        axes.set_xlabel(f"difference, {unit}".rstrip(", "))
+        axes.set_xlabel(x)
 
     texts = []
-    for name, found, _ in effects:
-        texts.append(f"{name} {found.mean:+.1f}{ends_words(*found.ends)}")
-    return Figure(f"Differences in {unit}: {'; '.join(texts)}.", draw, 0.4 * len(effects) + 1.0)
+    for name, found, _, of_paper in effects:
+        beside = "" if of_paper is None else f" (the paper {of_paper:+g})"
+        texts.append(f"{name} {found.mean:+.1f}{ends_words(*found.ends)}{beside}")
+    return Figure(f"{first_upper(x)}: {'; '.join(texts)}.", draw, 0.4 * len(effects) + 1.5)
 
 
 def matrix(

@@ -64,13 +64,13 @@ def claims(verdicts: Sequence[Verdict], unit: str) -> Figure | None:
             name = f"{number}. {verdict.claim.relation}"
             is_decided = verdict.status in ("holds", "fails")
             shown.append(Effect(name, verdict.found, is_decided))
-    return forest(shown, unit)
+    return forest(shown, f"difference, {unit}")
 
 
 def effects(column: ColumnResults) -> Figure | None:
     """Return the rows' differences from the one that they are compared with."""
     shown = [Effect(one.row.row, one.found, one.distinguishable) for one in differences(column)]
-    return forest(shown, "points" if in_percent(column.metric) else "")
+    return forest(shown, "difference, points" if in_percent(column.metric) else "difference")
 
 
 def by_round(group: Sequence[SeedResult], by_bytes: bool) -> Points:

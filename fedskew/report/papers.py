@@ -3,10 +3,11 @@
 A paper's claims are those of its entries in a file of experiments. On a laptop they are measured on smaller editions.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,10 @@ from fedskew.experiments import (
     entries_in,
     file_of_suite,
 )
-from fedskew.experiments.claims import HeldBy
-from fedskew.formatting import escaped, p_value
-from fedskew.report.claims import (
-    SAYS,
-    Verdict,
-    claim_json,
-    corrected,
-    counted,
-    judge_claim,
-)
+from fedskew.experiments.claims import Better, HeldBy
+from fedskew.formatting import escaped
+from fedskew.report.claims import SAYS, Verdict, claim_json, corrected, judge_claim
+from fedskew.report.drawing import Effect, Figure, forest
 from fedskew.report.format import NONE, TableCell, plain, table
 from fedskew.report.inference import is_significant
 from fedskew.report.kept_records import kept_run, origins
@@ -36,19 +31,17 @@ from fedskew.report.results import ExperimentResults, command, gather
 from fedskew.report.runs import Run
 from server_app.run_settings import Scalar
 
-WORDS = {
-    "holds": SAYS["holds"],
-    "fails": SAYS["fails"],
-    "unclear": SAYS["unclear"],
-    "never": "cannot be judged",
-    "open": SAYS["open"],
-}
-"""A claim's status in words, in the order in which a paper's are counted."""
-HEADINGS = ("statement", "the paper", "here", "95 % interval", "verdict")
-SCALE = "at the size for a laptop: every statement says what its smaller edition gives up"
-SEEDS_AND_P = "Seeds beside a verdict are the number that would decide; p is Holm's, and stands where it is below 1."
+HEADINGS = ("statement", "the paper", "here, in points", "95 % interval", "verdict")
+COUNTS = ("paper", "statements", "hold", "after Holm's correction", "do not hold", "open")
+"""The headings of the papers' own table."""
 MOST_SEEDS = 20
-"""A claim that takes more seeds than these cannot be judged."""
+"""How many more than these would decide, two to five seeds hardly tell."""
+PLAIN_NUMBER = re.compile(r"[-+]?[\d.]+")
+SCALE = "at the size for a laptop"
+READING = (
+    "Each statement by the part that speaks least for it. A verdict is of the interval alone, in bold where it stands "
+    "after Holm's correction for the paper's statements; seeds beside it are the number that would decide."
+)
 
 
 @dataclass(frozen=True)
@@ -60,27 +53,20 @@ class Statement:
     verdict: Verdict
 
     @property
-    def needs_too_many_seeds(self) -> bool:
-        return (self.verdict.more_seeds or 0) > MOST_SEEDS
-
-    @property
-    def status(self) -> str:
-        """A key of WORDS."""
-        return "never" if self.needs_too_many_seeds else self.verdict.status
-
-    @property
     def in_words(self) -> str:
         """The verdict with its reason."""
         verdict = self.verdict
+        if verdict.status in ("holds", "fails"):
+            return ": ".join(filter(None, [SAYS[verdict.status], verdict.why_not, verdict.unfit]))
         seeds = ""
-        if self.needs_too_many_seeds:
-            seeds = f"over {MOST_SEEDS} seeds"
-        elif verdict.more_seeds is not None:
-            seeds = f"{verdict.more_seeds} seeds"
+        if verdict.more_seeds is not None:
+            is_known = verdict.more_seeds <= MOST_SEEDS
+            seeds = f"{verdict.more_seeds} seeds" if is_known else f"over {MOST_SEEDS} seeds"
         elif verdict.status == "unclear":
             seeds = "one seed says nothing of others"
-        reasons = "; ".join(filter(None, [verdict.why_not, verdict.unfit, seeds]))
-        return ": ".join(filter(None, [WORDS[self.status], reasons]))
+        elif verdict.status == "open":
+            seeds = SAYS["open"]
+        return f"open: {'; '.join(filter(None, [verdict.why_not, verdict.unfit, seeds]))}"
 
     @property
     def lost(self) -> str:
@@ -89,24 +75,26 @@ class Statement:
         return here.lost if here is not None and self.entry != self.paper.name else ""
 
     @property
+    def stands(self) -> bool:
+        """Whether it holds after the correction for its paper's statements; one held by a test needs none."""
+        verdict = self.verdict
+        return verdict.status == "holds" and (not verdict.n or is_significant(verdict.p_holm))
+
+    @property
     def cells(self) -> list[TableCell]:
         """The row of the paper's table, by HEADINGS."""
         verdict = self.verdict
         here, interval = verdict.in_words
         if verdict.found.margin:
             here += f" (claimed: above {plain(verdict.found.margin, verdict.metric)})"
-        if verdict.p_holm is not None and verdict.p_holm < 1:
-            interval += f", p {p_value(verdict.p_holm)}"
-        details = ""
-        if verdict.n and verdict.parts > 1:
-            details = f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}"
+        least = f"least in {verdict.deciding}" if verdict.n and verdict.parts > 1 else ""
         place = self.paper.paper.partition(", ")[2]
         return [
             TableCell(verdict.claim.says, place),
             TableCell(verdict.claim.number or NONE),
-            TableCell(here or NONE, details),
+            TableCell(here.replace(" points", "") or NONE, least),
             TableCell(interval or NONE),
-            TableCell(self.in_words),
+            TableCell(self.in_words, strong=self.stands),
         ]
 
 
@@ -118,7 +106,9 @@ class PapersReport:
     by_paper: Mapping[str, Sequence[Statement]]
     """In the order of the file."""
     runs: Mapping[str, Run]
-    """The distinct runs of the suite, by their ids."""
+    """The distinct runs of the statements, by their ids."""
+    figures: Mapping[str, Figure]
+    """What the claims of the suite's own entries say, by the entry."""
     command: str
     """What makes them."""
 
@@ -127,18 +117,16 @@ class PapersReport:
         return [*chain.from_iterable(self.by_paper.values())]
 
     @property
-    def counts(self) -> dict[str, str]:
-        """By paper: "FedShift 27: 17 hold (12 of 17 measured ones after Holm's correction), 3 do not hold"."""
-        texts = {}
+    def counts(self) -> dict[str, list[int]]:
+        """The numbers under COUNTS, by paper."""
+        numbers = {}
         for paper, statements in self.by_paper.items():
-            parts = counted([one.status for one in statements], WORDS)
-            holding = [one.verdict.p_holm for one in statements if one.status == "holds"]
-            measured = [p for p in holding if p is not None]
-            if measured:
-                stand = sum(map(is_significant, measured))
-                parts[0] += f" ({stand} of {len(measured)} measured ones after Holm's correction)"
-            texts[paper] = f"{paper} {len(statements)}: {', '.join(parts)}"
-        return texts
+            statuses = [one.verdict.status for one in statements]
+            holding, failing = statuses.count("holds"), statuses.count("fails")
+            stand = sum(one.stands for one in statements)
+            left = len(statuses) - holding - failing
+            numbers[paper] = [len(statuses), holding, stand, failing, left]
+        return numbers
 
     @property
     def kept(self) -> list[str]:
@@ -153,10 +141,11 @@ class PapersReport:
     @property
     def about(self) -> str:
         """How many runs are finished, and where those that are not from the results folder come from."""
-        statuses = [one.status for one in self.statements]
+        verdicts = [one.verdict for one in self.statements]
+        statuses = [one.status for one in verdicts]
         decided = statuses.count("holds") + statuses.count("fails")
         # Without a number a claim is measured where a test holds it.
-        measured = sum(one.verdict.n > 0 or one.status == "holds" for one in self.statements)
+        measured = sum(one.n > 0 or one.status == "holds" for one in verdicts)
         so_far = "" if self.finished == len(self.runs) else " so far"
         text = (
             f"{self.finished} of {len(self.runs)} runs are finished: {measured} of {len(statuses)} "
@@ -183,48 +172,94 @@ def papers_report(
         SettingError, DataError: as `entries_in` and `gather` raise them.
     """
     entries = entries_in(file_of_suite(suite.name, file))
-    results: dict[str, ExperimentResults] = {}
-    by_paper: dict[str, list[Statement]] = {}
-    for paper in entries.values():
-        if not isinstance(paper, Experiment) or not paper.paper:
-            continue
-        entry = entries[paper.measured_in]
-        assert isinstance(entry, Experiment)  # the reader refuses an edition that is a suite
-        for claim in paper.claims:
-            if isinstance(claim, HeldBy):
-                verdict = judge_claim(ExperimentResults(entry, (), {}, {}), claim)
-            else:
-                if entry.name not in results:
-                    results[entry.name] = gather(entry, overrides, kept=partial(kept_run, records))
-                verdict = judge_claim(results[entry.name], claim_of_edition(claim, paper, entry))
-            name = paper.paper.partition(",")[0]
-            by_paper.setdefault(name, []).append(Statement(paper, entry.name, verdict))
 
-    for name, statements in by_paper.items():
-        # p-values are corrected for the number of claims of a paper.
-        verdicts = corrected([one.verdict for one in statements])
-        pairs = zip(statements, verdicts, strict=True)
-        by_paper[name] = [replace(one, verdict=verdict) for one, verdict in pairs]
+    @cache
+    def gathered(name: str) -> ExperimentResults:
+        entry = entries[name]
+        assert isinstance(entry, Experiment)  # the reader refuses an edition that is a suite
+        return gather(entry, overrides, kept=partial(kept_run, records))
+
     runs: dict[str, Run] = {}
-    for of_entry in results.values():
-        runs |= of_entry.runs
+    figures: dict[str, Figure] = {}
+    by_paper: dict[str, list[Statement]] = {}
+    for entry in entries.values():
+        if not isinstance(entry, Experiment):
+            continue
+        if entry.paper:
+            name = entry.paper.partition(",")[0]
+            of_paper = by_paper.setdefault(name, [])
+            of_paper += statements(entry, gathered)
+        elif entry.claims and entry.name in suite.experiments:
+            figure = claimed(gathered(entry.name))
+            figures |= {entry.name: figure} if figure is not None else {}
+    for name, of_paper in by_paper.items():
+        # p-values are corrected for the number of claims of a paper.
+        verdicts = corrected([one.verdict for one in of_paper])
+        pairs = zip(of_paper, verdicts, strict=True)
+        by_paper[name] = [replace(one, verdict=verdict) for one, verdict in pairs]
+        for one in of_paper:
+            if one.verdict.metric:  # a test holds it without runs
+                runs |= gathered(one.entry).runs
     # The page is for others: no path of this machine belongs into it.
     shown = {key: value for key, value in overrides.items() if key != "results"}
     if "data-root" in shown:
         shown["data-root"] = "FOLDER"
-    return PapersReport(suite, by_paper, runs, command([suite.name], shown, file))
+    return PapersReport(suite, by_paper, runs, figures, command([suite.name], shown, file))
 
 
-def markdown(report: PapersReport, day: date) -> str:
-    """Return the page as Markdown, which says the day on which it is made."""
+def statements(paper: Experiment, gathered: Callable[[str], ExperimentResults]) -> list[Statement]:
+    """Return the claims of a paper's entry, judged by the results of the entry where they are measured."""
+    judged = []
+    for claim in paper.claims:
+        if isinstance(claim, HeldBy):
+            verdict = judge_claim(ExperimentResults(paper, (), {}, {}), claim)
+        else:
+            results = gathered(paper.measured_in)
+            verdict = judge_claim(results, claim_of_edition(claim, paper, results.experiment))
+        judged.append(Statement(paper, paper.measured_in, verdict))
+    return judged
+
+
+def claimed(results: ExperimentResults) -> Figure | None:
+    """Return the differences of an entry's pairs beside the paper's numbers; None where nothing is measured."""
+    pairs = [claim for claim in results.experiment.claims if isinstance(claim, Better)]
+    measured = [one for one in (judge_claim(results, pair) for pair in pairs) if one.n]
+    if not measured:
+        return None
+    effects = []
+    for one in measured:
+        number = one.claim.number
+        of_paper = float(number) if PLAIN_NUMBER.fullmatch(number) else None
+        is_decided = one.status in ("holds", "fails")
+        effects.append(Effect(one.claim.says, one.found, is_decided, of_paper))
+    unit = measured[0].unit
+    relation = "sooner than" if unit == "rounds" else "above"
+    others = {pair.than for pair in pairs}
+    than = others.pop() if len(others) == 1 else "without it"
+    figure = forest(effects, f"{unit} {relation} {than}")
+    return figure and replace(figure, title=results.experiment.title)
+
+
+def markdown(report: PapersReport, day: date, figures: Path | None = None) -> str:
+    """Return the page as Markdown, which says the day on which it is made.
+
+    Args:
+        report: of the papers.
+        day: when it is made.
+        figures: the folder of the figures' files, as the page is to name it; None for a page without them.
+    """
     suite = report.suite
+    counts = [[paper, *map(str, numbers)] for paper, numbers in report.counts.items()]
     parts = [
         "# The papers' statements",
         f"{suite.title}. Made by `{report.command}` and `fedskew report {suite.name} --markdown`, "
         f"on {day.isoformat()}, {SCALE}.\n{report.about}",
-        SEEDS_AND_P,
-        "\n".join(f"* {escaped(count)}" for count in report.counts.values()),
+        rendered("table.md", table=table("", COUNTS, counts)).strip(),
+        READING,
     ]
+    if figures is not None:
+        for name, figure in report.figures.items():
+            parts.append(f"![{escaped(figure.title)}]({figures}/{name}.svg)\n`fedskew run {name}`")
     for paper, statements in report.by_paper.items():
         of_paper = table(paper, HEADINGS, [one.cells for one in statements], wordy=True)
         parts.append(f"## {rendered('table.md', table=of_paper)}".rstrip())
@@ -244,11 +279,14 @@ def as_json(report: PapersReport) -> dict[str, Any]:
     statements = []
     for one in report.statements:
         place = {"entry": one.paper.name, "paper": one.paper.paper, "measured-in": one.entry}
-        verdict = {"status": one.status, "verdict": one.in_words, "lost": one.lost}
+        verdict = {"status": one.verdict.status, "verdict": one.in_words, "lost": one.lost}
         statements.append({**claim_json(one.verdict), **place, **verdict})
+    counts = {}
+    for paper, numbers in report.counts.items():
+        counts[paper] = dict(zip(COUNTS[1:], numbers, strict=True))
     return {
         "suite": report.suite.name,
-        "papers": report.counts,
+        "papers": counts,
         "runs": {"finished": report.finished, "kept": report.kept},
         "statements": statements,
     }
@@ -256,7 +294,11 @@ def as_json(report: PapersReport) -> dict[str, Any]:
 
 def terminal_lines(report: PapersReport) -> list[str]:
     """Return a line per paper, then one per claim."""
-    lines = [*report.counts.values(), report.about]
+    lines = []
+    for paper, numbers in report.counts.items():
+        counted = [f"{number} {what}" for number, what in zip(numbers, COUNTS[1:], strict=True)]
+        lines.append(f"{paper}: {', '.join(counted)}")
+    lines.append(report.about)
     for one in report.statements:
         says, _, here, interval, verdict = one.cells
         line = f"{one.paper.paper}: {says.text}: {verdict.text}"

@@ -216,20 +216,27 @@ FORMS: Mapping[str, Callable[[Sequence[Document]], str]] = {
 
 
 def write_figures(documents: Sequence[Document], folder: Path) -> list[Path]:
-    """Write every figure of the reports as SVG, PDF and PNG in a folder of the experiment's name; return the files.
+    """Write every figure of the reports into a folder of the experiment's name; return the files.
 
     Raises SettingError where the folder cannot be written.
     """
     from fedskew.report.figures import figures
 
     written = []
+    for document in documents:
+        of_report = folder / slug(document.results.experiment.name)
+        written += save_figures(figures(document), of_report)
+    return written
+
+
+def save_figures(figures: Mapping[str, "Figure"], folder: Path) -> list[Path]:
+    """Write figures as SVG, PDF and PNG; return the files. Raises SettingError where the folder cannot be written."""
+    written = []
     try:
-        for document in documents:
-            of_report = folder / slug(document.results.experiment.name)
-            of_report.mkdir(parents=True, exist_ok=True)
-            for name, figure in figures(document).items():
-                for form in ("svg", "pdf", "png"):
-                    written.append(figure.save(of_report / f"{name}.{form}"))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            for form in ("svg", "pdf", "png"):
+                written.append(figure.save(folder / f"{name}.{form}"))
     except OSError as error:
         rule = f"cannot be written: {error.strerror}"
         raise SettingError("--figures", str(folder), rule) from error

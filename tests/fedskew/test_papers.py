@@ -120,20 +120,26 @@ def test_without_runs_a_claim_is_open(fedskew, tmp_path):
     verdicts = {
         statement["claim"]["says"]: statement["verdict"] for statement in report["statements"]
     }
-    assert verdicts["FedShift is above FedAvg at every E"] == "not measured yet"
+    assert verdicts["FedShift is above FedAvg at every E"] == "open: not measured yet"
     larger_beta = verdicts["a larger beta draws the classes more evenly"]
     assert larger_beta.startswith("holds: in closed form")
 
 
 @pytest.mark.slow
 def test_the_page_is_the_one_of_the_kept_records(fedskew, tmp_path):
-    words = ("report", "papers", "--markdown", "--set", f"data-root={tmp_path}")
+    words = ("report", "papers", "--markdown", "--figures", tmp_path / "drawn")
+    words += ("--set", f"data-root={tmp_path}")
     status, page, _ = fedskew(*words, "--results", tmp_path / "none")
     assert status == 0 and str(tmp_path) not in page
     shipped = (ROOT / "docs" / "results" / "papers.md").read_text()
     # The data sets are not here, so that what is not measured reads otherwise: the measured rows are the same.
-    measured = [line for line in page.splitlines() if "not distinguishable" in line and "|" in line]
+    measured = [line for line in page.splitlines() if "open: " in line and " seeds" in line]
     assert measured and set(measured) <= set(shipped.splitlines())
+    drawn = [file.name for file in (tmp_path / "drawn").glob("*.svg")]
+    assert len(drawn) == 4
+    for name in drawn:
+        assert f"](../images/{name})" in shipped and f"/drawn/{name})" in page
+        assert (ROOT / "docs" / "images" / name).is_file()
 
 
 @pytest.mark.slow
@@ -146,13 +152,13 @@ def test_bench_m_s_settings_train_every_row_on_digits(fedskew, tmp_path):
     assert len(files) == len(hashes) == 4
 
 
-def test_the_readme_has_the_page_s_count_of_every_paper():
+def test_the_readme_has_the_page_s_first_table():
     page = (ROOT / "docs" / "results" / "papers.md").read_text()
-    counts = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("* ")]
+    counts = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("|")]
     readme = (ROOT / "README.md").read_text()
     _, _, rest = readme.partition("<!-- the papers' statements -->\n")
     shown, _, _ = rest.partition("<!-- end of the papers' statements -->")
-    assert len(counts) == 4 and shown.splitlines() == counts
+    assert len(counts) == 6 and shown.splitlines() == counts
 
 
 @pytest.mark.parametrize(("seeds", "reason"), [(5, "5 seeds"), (21, "over 20 seeds")])
@@ -162,4 +168,4 @@ def test_a_claim_that_cannot_be_judged_says_how_many_seeds_it_lacks(seeds, reaso
     entry = experiment("small", {"title": "Small", "methods": ["fedavg", "fedprox"]})
     unfit = "fedprox diverged in 1 of 3 seeds"
     verdict = Verdict(claim, status="never", unfit=unfit, more_seeds=seeds)
-    assert Statement(entry, "small", verdict).in_words == f"cannot be judged: {unfit}; {reason}"
+    assert Statement(entry, "small", verdict).in_words == f"open: {unfit}; {reason}"

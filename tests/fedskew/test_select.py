@@ -128,6 +128,8 @@ def test_three_experiments_and_the_last_one_decides(selecting):
     assert 0 < low < gain < high and gain == pytest.approx(5.0, abs=0.3)
     assert "fedshift (0.15) over always ccvr (0.15): +" in printed
     assert printed.endswith("take fedshift (0.15)\n")
+    # Ten clients share 1,437 digits, too few for FedShift to be trusted.
+    assert "(lda, 10 clients)" in printed and "Known to fail there: fedshift." in printed
     # No step has fewer rounds, and every run is on validation data.
     assert [experiment.settings["rounds"] for experiment in (timed, *steps)] == [1, 20, 20, 20]
     assert timed.seeds == (0,)

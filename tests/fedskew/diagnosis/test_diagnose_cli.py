@@ -23,7 +23,7 @@ def test_a_file_of_counts_in_words_and_as_json(counts, tmp_path, fedskew):
     status, output, _ = fedskew("diagnose", counts)
     assert status == 0 and "(fails-fedlc-one-class)" in output
     assert output.splitlines()[-1] == (
-        "Skew: label (certain); scanners: not looked at. Known to fail there: fedlc."
+        "Skew: label (certain); scanners: not looked at. Known to fail there: fedlc, fedshift."
     )
     moments = tmp_path / "moments.csv"
     moments.write_text("site,mean,std\nwest,9,1\nnorth,0,1\nsouth,0,1\n")
@@ -34,7 +34,7 @@ def test_a_file_of_counts_in_words_and_as_json(counts, tmp_path, fedskew):
     assert content["statistics"]["one-class-sites"] == ["north", "south", "west"]
     assert content["statistics"]["samples"] == 190
     assert content["statistics"]["single-site-classes"] == ["[red]ill"]
-    assert [rule["method"] for rule in content["failing"]] == ["fedlc"]
+    assert [rule["method"] for rule in content["failing"]] == ["fedlc", "fedshift"]
     assert content["moments"]["mean"] > 5
 
 

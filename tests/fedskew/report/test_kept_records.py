@@ -119,9 +119,9 @@ def test_a_suite_is_judged_by_kept_records(folder, tmp_path, fedskew):
     words = ["report", "mine", "--experiments", file, "--results", tmp_path / "none"]
     words += ["--set", "device=cpu", "--records", folder]
     status, page, _ = fedskew(*words, "--markdown")
-    assert status == 0 and "* Nobody 2: 1 holds, 1 not distinguishable\n" in page
+    assert status == 0 and "| Nobody | 2 | 1 | 1 | 0 | 1 |\n" in page
     said = "2 of 2 runs are finished: 2 of 2 statements are measured, and 1 of these decided"
     assert said in page
     row = next(line for line in page.splitlines() if line.startswith("| FedProx is above"))
     assert row.startswith("| FedProx is above FedAvg (Table 1) | +1 | ")
-    assert row.endswith(" | not distinguishable: one seed says nothing of others |")
+    assert row.endswith(" | open: one seed says nothing of others |")

@@ -82,12 +82,12 @@ def test_no_run_is_one_sentence_with_the_command(tmp_path, fedskew):
     assert f"`fedskew run quick --results {tmp_path}`" in errors
 
 
-def test_two_forms_at_once_and_figures_of_statements_are_refused(tmp_path, fedskew):
-    folder = tmp_path / "figures"
-    for words in (("--latex", "--csv"), ("papers", "--figures", folder)):
+def test_two_forms_at_once_and_a_page_of_statements_are_refused(tmp_path, fedskew):
+    page = tmp_path / "page.html"
+    for words in (("--latex", "--csv"), ("papers", "--html", page)):
         status, out, err = fedskew("report", *words)
         assert (status, out, err.count("\n")) == (2, "", 1)
-    assert not folder.exists()
+    assert not page.exists()
 
 
 @pytest.mark.slow
