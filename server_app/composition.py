@@ -86,6 +86,9 @@ def contradiction(members: Sequence[Method], parts: ComposedMethod) -> str:
         "want to combine the clients' updates, and one can": [
             member.name for member in members if member.combine
         ],
+        "want to be the server optimizer, and one can": [
+            member.name for member in members if of_server_optimizer(member)
+        ],
         "both correct the class prior: together they would correct it twice": [
             variant.name for variant in variants if "uncorrected-prior" in variant.needs
         ],
@@ -96,6 +99,11 @@ def contradiction(members: Sequence[Method], parts: ComposedMethod) -> str:
         ],
         "both say what of batch norm stays on the client, and one can": [
             variant.name for variant in variants if "batch-norm" in variant.needs
+        ],
+        "both keep the head on the client and train it, each in its own way": [
+            variant.name
+            for variant in variants
+            if "own-head" in variant.needs and overrides(variant, "private_names")
         ],
     }
     for rule, wanting in one_alone.items():
@@ -120,9 +128,14 @@ def needs_shared(method: Method) -> bool:
     """Return whether the method is about shared weights: its updates, its server optimizer, a part of the model."""
     if method.serving:
         return True
-    if any(key.startswith("server-") for key in (*method.defaults, *method.fixed)):
+    if of_server_optimizer(method):
         return True
     return any("shared-weights" in VARIANTS[name].needs for name in method.variants)
+
+
+def of_server_optimizer(method: Method) -> bool:
+    """Return whether the method stands for a server optimizer."""
+    return any(key.startswith("server-") for key in (*method.defaults, *method.fixed))
 
 
 def closed_form_methods() -> list[str]:

@@ -6,6 +6,7 @@ says, and what it makes is finite.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from client_app.training import train_round
 from client_app.variants import VARIANTS
 from data import DataSettings, Samples
 from server_app.methods import ContractViolation, Method, breaks_contract
+from server_app.record import RoundRecord
 from strategies import SERVER_METHODS
 from strategies.core.exchange import TRAIN, Exchange, Grid, Request
 from strategies.core.questions import ask_class_prior, ask_finally
@@ -34,6 +36,8 @@ CLASSES, SHAPE, MODEL = 4, (1, 4, 4), "mlp-bn"
 COUNTS = (((6, 0, 3, 1), (1, 2, 0, 4)), ((0, 0, 5, 0), (3, 1, 0, 0)), ((0, 1, 0, 0), (2, 2, 2, 2)))
 """Samples of each class at both clients, by trial."""
 TRAINING = TrainingSettings(local_epochs=1, batch_size=4, learning_rate=0.05)
+TAKEN = frozenset(field.name.replace("_", "-") for field in fields(RoundRecord))
+"""Names in the record of every round: a method's number of the same name would take its place."""
 MEMORY = "0" * 64
 """Stands for the digest of a client's memory, which no trial writes into a file."""
 
@@ -161,6 +165,9 @@ class TrialRun(Rounds):
         unfit = result.not_finite()
         if unfit:
             raise ContractViolation(f"makes a {unfit} that is not finite")
+        taken = sorted(TAKEN & result.metrics.keys())
+        if taken:
+            raise ContractViolation(f"records {taken[0]}, which the record of every round has")
         if expected_of(result.shared) != expected_of(self.shared):
             raise ContractViolation("makes another model")
         return result

@@ -24,6 +24,7 @@ from server_app.plugins import sources_of
 from server_app.run_settings import RunSettings, takes_batch_norm
 from strategies import SERVER_METHODS
 from strategies.core.server import ServerMethod, needs_holdout
+from strategies.creff import CReFF
 
 FIX_FEATURES = (
     f"freeze = all beside a backbone, or model = {' or '.join(FIXED_FEATURES)}, with hidden = 0"
@@ -40,6 +41,7 @@ def check(run: RunSettings) -> None:
     check_finetuning(run)
     check_model(run)
     check_needs(run)
+    check_holdout(run)
 
 
 def check_between_sites(run: RunSettings) -> None:
@@ -165,6 +167,9 @@ def check_model(run: RunSettings) -> None:
     if run.model.norm == "group" and not takes_batch_norm(model, data, PLAIN):
         rule = f"has no effect: {model} has no batch norm"
         raise run.error("norm", rule, with_batch_norm(run))
+    if run.model.initialization != "torch" and run.has_fixed_features:
+        rule = f"has no effect: {model} has no layer before the head whose weights are drawn"
+        raise run.error("initialization", rule)
     if run.training.batch_size == 1 and run.has_batch_norm:
         rule = (
             f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
@@ -196,9 +201,19 @@ def check_needs(run: RunSettings) -> None:
             raise run.error("model", rule)
         if "images" in part.needs and inputs:
             raise run.error("method", f"changes images ({name}), and the inputs are {inputs}")
+
+
+def check_holdout(run: RunSettings) -> None:
+    """Raise SettingError for a method that lacks the server's own samples, or a whole model to put them through."""
     for server_method in run.serving:
         if server_method.needs_holdout and not run.data.holdout_per_class:
             raise needs_holdout(server_method.name)
+        if not (isinstance(server_method, CReFF) and server_method.compare_features):
+            continue
+        for variant in run.variants:
+            if overrides(variant, "private_names"):
+                rule = f"compares features of one model, and {variant.name} keeps a part on each client"
+                raise run.error("creff.compare-features", rule)
 
 
 def with_batch_norm(run: RunSettings) -> str:

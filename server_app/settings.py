@@ -41,7 +41,10 @@ RESULTS_OF_FLWR_RUN = "~/fedskew-results"
 """Folder of the results of a `flwr run` that names none: flwr then states the default, which is a relative path."""
 PATHS = ("results", "data-root", "cache", "weights", "partition-file")
 """Settings that are paths. `dataset` may hold paths, too."""
-OF_SHARED_WEIGHTS = ("server-learning-rate", "server-momentum", "server-momentum-form")
+OF_SHARED_WEIGHTS = (
+    "server-optimizer", "server-learning-rate", "server-momentum", "server-momentum-form",
+    "server-adaptivity",
+)  # fmt: skip
 """Settings about what the clients share."""
 SUITABLE_MODELS = {
     "abide": "abide-mlp", "office": "alexnet-bn", "pacs": "alexnet-bn", "domainnet": "alexnet-bn",

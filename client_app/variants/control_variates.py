@@ -26,6 +26,7 @@ class ControlVariates(Variant):
     c_i+ = c_i - c + (x - y_i) / (K eta), the mean of the gradients taken on the way. The correction is inside the
     gradient and so inside momentum; K is FedNova's norm of the coefficients (momentum and pull included), the number of
     steps in plain SGD, so that c_i+ stays a weighted mean of gradients. Weight decay leaks into it.
+    At a rate of 0, as after a cosine's end, nothing moves and c_i stays.
     Controls exist for the shared parameters alone, never for buffers. The client keeps c_i in float64, and adds to it
     what it uploads, c_i+ - c_i in the weights' own precision: its mean over all clients is the server's c.
     There is no identity setting; with all controls zero, as in round 1, a client trains as without them, to the bit.
@@ -58,6 +59,9 @@ class ControlVariates(Variant):
         change = {}
         for name, control in client.broadcast[self.name].items():
             moved = client.start[name].double() - trained.state[name].double()  # x - y_i
+            if not scale:  # the steps say nothing of the gradients
+                change[name] = torch.zeros_like(moved)
+                continue
             change[name] = moved / scale - control.double()  # c_i+ - c_i
         own = client.memory.get(self.name, {})
         upload = {}

@@ -17,8 +17,9 @@ class PersonalModel(Variant):
 
     These are descents of L_i(v) + strength/2 ||v - w^t||^2, w^t as received (Li et al., ICML 2021, Algorithm 1). L_i is
     the plain cross-entropy. The personal model begins as the received one and goes on from round to round; it takes
-    the steps of the round, with the run's optimizer, on the same batches. What a client keeps of the shared model (as
-    with FedBN) its personal model has from that round's training at first, and nothing pulls it.
+    the steps of the round, with the run's optimizer, on the same batches; beside a sampler it shuffles. What a client
+    keeps of the shared model (as with FedBN) its personal model has from that round's training at first, and nothing
+    pulls it.
     Nothing else changes: the shared model trains as without the variant, to the bit. Only v is kept at the client.
     """
 

@@ -85,6 +85,16 @@ def test_a_control_is_the_weighted_mean_of_the_gradients(momentum: float, mu: fl
     assert_close(report.uploads[NAME], {name: mean[name] - variate[name] for name in start})
 
 
+def test_a_rate_of_zero_leaves_the_control_as_it_is() -> None:
+    """As after the end of a cosine: nothing moves, and nothing is learned of the gradients."""
+    client = replace(linear_client(), round=3)
+    settings = replace(FULL, schedule="cosine", schedule_rounds=2)
+    report = train_round(client, [ControlVariates()], settings)
+    assert same(report.shared, client.start)
+    assert same(report.memory[NAME], {n: t.double() for n, t in client.memory[NAME].items()})
+    assert not any(sent.any() for sent in report.uploads[NAME].values())
+
+
 def test_private_parameters_and_buffers_have_no_controls() -> None:
     client, private_norm = small_client(), LocalBatchNorm()
     private = private_norm.private_names(client.model)

@@ -194,6 +194,14 @@ class Denying(ServerMethod):
         return Deployment({"denying": shared}, state)
 
 
+@dataclass(frozen=True)
+class Overwriting(ServerMethod):
+    name: ClassVar[str] = "overwriting"
+
+    def deploy(self, server, state, shared, updates):
+        return Deployment({"overwriting": shared}, state, {"loss": 0.5})
+
+
 def function():
     return None
 """
@@ -313,6 +321,7 @@ def test_what_can_be_no_part_is_refused_when_it_is_loaded(name: str, reason: str
         ("Shrunk", "makes another model"),
         ("Watching", "deploys no model: state adds_model = False"),
         ("Denying", "deploys a model: state adds_model = True"),
+        ("Overwriting", "records loss, which the record of every round has"),
     ],
 )
 def test_what_breaks_the_contract_is_refused_with_the_reason(name: str, reason: str) -> None:
