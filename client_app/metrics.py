@@ -109,12 +109,14 @@ class Scores:
         bins_N = (confidence_N * BINS).long().clamp(max=BINS - 1)  # 1 itself is in the last bin
         is_correct_N = (predicted_N == labels_N).double()
         summed = [torch.ones_like(confidence_N), is_correct_N, confidence_N]
+        # Without a sample torch counts in int64, whatever the weights.
+        bins = [torch.bincount(bins_N, part, BINS).double() for part in summed]
         errors_NC = probabilities_NC - F.one_hot(labels_N, classes)
         squares = errors_NC.square().sum()
         return Scores(
             confusion_CC=confusion.reshape(classes, classes),
             loss=F.nll_loss(log_probabilities_NC, labels_N, reduction="sum"),
-            calibration=torch.stack([torch.bincount(bins_N, part, BINS) for part in summed]),
+            calibration=torch.stack(bins),
             brier=squares / 2 if classes == 2 else squares,
             ranking=ranking(log_probabilities_NC, labels_N, subjects_N),
         )
@@ -144,7 +146,7 @@ def probabilities_of(
         raise FloatingPointError("the model's outputs are not finite")
     log_probabilities_NC = F.log_softmax(logits_NC.double().cpu(), dim=1)
     labels_N = labels_N.cpu()
-    if groups_N is None:
+    if groups_N is None or len(labels_N) == 0:
         return log_probabilities_NC, labels_N
     return by_group(log_probabilities_NC, labels_N, groups_N.cpu())
 

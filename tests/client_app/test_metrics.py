@@ -54,6 +54,16 @@ def test_calibration_error_is_the_mean_gap_of_bins(scale: float) -> None:
     assert scores.calibration[0].tolist() == bin_N.bincount(minlength=BINS).tolist()
 
 
+@pytest.mark.parametrize("by_subject", [False, True])
+def test_a_client_without_a_sample_sends_scores_of_nothing(by_subject: bool) -> None:
+    """As a small site does of which no patient is in the validation set."""
+    nothing = torch.zeros(0, dtype=torch.int64)
+    scores = measured(torch.zeros(0, 2), nothing, nothing if by_subject else None)
+    received = Scores.of(scores.state(), 2, tested_C=torch.zeros(2, dtype=torch.int64))
+    assert not any(tensor.any() for tensor in received.state().values())
+    assert math.isnan(metrics_from(received)["accuracy"])
+
+
 def test_batches_and_parts_add_up_to_the_whole() -> None:
     logits_NC, labels_N = case()
     whole = measured(logits_NC, labels_N)
