@@ -70,6 +70,11 @@ class TrainingSettings(Settings):
     """Clients that a process trains in one pass, their models stacked; not bit-identical to clients one by one. 0 is as
     many as fit where a client's step is shorter than starting it, and 1 elsewhere."""
 
+    def validate(self) -> None:
+        has_effect = self.learning_rate_decay < 1 or self.is_default("learning_rate_decay_every")
+        rule = "has no effect with learning-rate-decay = 1"
+        self.require(has_effect, "learning_rate_decay_every", rule)
+
     def rate(self, round: int) -> float:
         """Return the learning rate of the steps of a round, 1-based: that of the schedule at t = round - 1."""
         t = round - 1

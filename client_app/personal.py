@@ -33,6 +33,7 @@ def fine_tuned(client: Client, settings: TrainingSettings, variants: Sequence[Va
         local_steps=0,
         learning_rate=settings.rate(client.round),
         learning_rate_decay=1.0,
+        learning_rate_decay_every=TrainingSettings.learning_rate_decay_every,
         schedule="step",
         schedule_rounds=0,
     )

@@ -136,6 +136,7 @@ HOLDOUT: dict[str, Any] = {"holdout-per-class": 5}
         ({"method": "singleset", "server-momentum": 0.5}, "server-momentum"),
         ({"method": "singleset", "server-optimizer": "adam"}, "server-optimizer"),
         ({"server-momentum-form": "damped"}, "server-momentum-form"),
+        ({"learning-rate-decay-every": 5}, "learning-rate-decay-every"),
         ({"method": "iwds", "finetune-sampling": "method"}, "finetune-sampling"),
         ({"schedule": "cosine", "schedule-rounds": 1, "finetune-epochs": 1}, "finetune-epochs"),
         ({"model": "small-cnn", "norm": "group"}, "norm"),
