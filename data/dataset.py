@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from data.errors import DataError, text_of
+from data.errors import DataError, InputError, text_of
 from data.readers import cache
 from data.readers.array_conversion import checked
 from data.readers.array_types import Array, Integers
@@ -165,6 +165,16 @@ def missing(settings: DataSettings) -> dict[str, str]:
     return absent
 
 
+def files_key(settings: DataSettings) -> str:
+    """Return what is another text once a file of the data has changed; empty where there are none to look at."""
+    try:
+        names = members(settings.dataset)
+        files = [file for name in names for file in _files(name, settings)]
+        return cache.key_of([names, str(cache.cache_folder(settings.cache))], files)
+    except (KeyError, InputError):  # sites, and what `resolve` or `load` refuses
+        return ""
+
+
 def _folder(settings: DataSettings, names: tuple[str, ...]) -> Path:
     """Return the folder of the cached copy.
 
@@ -175,9 +185,7 @@ def _folder(settings: DataSettings, names: tuple[str, ...]) -> Path:
     values = [getattr(settings, field) for field in fields]
     # Labels of a user's own data can be class names, which `classes` numbers in its order.
     identity = [names, settings.shape, settings.class_names, values]
-    files: list[Path] = []
-    for name in names:
-        files += _files(name, settings)
+    files = [file for name in names for file in _files(name, settings)]
     key = cache.key_of(identity, files)
     readable = "-".join(domain_names(names))[:40]  # for people who list the cache
     return cache.cache_folder(settings.cache) / f"{readable}-{key[:24]}"

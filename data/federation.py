@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data.dataset import Dataset, SplitData, load
+from data.dataset import Dataset, SplitData, files_key, load
 from data.errors import DataError, SettingError
 from data.files import bound_path
 from data.partition_files import read
@@ -199,16 +199,21 @@ def _to_device(device: str, array: Array) -> torch.Tensor:
     return torch.from_numpy(array).to(device)
 
 
-@lru_cache(maxsize=4)
 def federate(settings: DataSettings, seed: int) -> Federation:
     """Return the federation of these settings: draw hold-out, subset and long tail, then partition the rest.
 
-    Equal settings, data and seed give the same federation.
+    Equal settings, data and seed give the same federation. The last few are kept, until a file of theirs changes.
 
     Raises:
         SettingError: settings contradict each other or the data.
         DataError: the data are missing or cannot be used.
     """
+    return _federated(settings, seed, files_key(settings))
+
+
+@lru_cache(maxsize=4)
+def _federated(settings: DataSettings, seed: int, files: str) -> Federation:
+    """Return what `federate` does. `files` only serves as a key of the cache."""
     settings = resolve(settings)
     if is_sites(settings.dataset):
         return _federation_of_sites(settings)

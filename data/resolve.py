@@ -32,12 +32,17 @@ from data.text import in_shell, is_whole, name_list
 
 OWN = CatalogEntry((), (), (0.5,), (0.5,), layout="own", family="own")
 """What is known of a user's own data."""
+TABLES_AND_FOLDERS = ("csv", "hf", "folder")
+"""The kinds of a user's own data that are rows or files."""
 USED_IN = {
     "window_stride": ("abide",),
-    "test_fold": ("abide", "own"),
-    **dict.fromkeys(OF_OWN, ("own",)),
+    **dict.fromkeys(OF_OWN, ("npz", "medmnist", *TABLES_AND_FOLDERS)),
+    "test_fold": ("abide", *TABLES_AND_FOLDERS),
+    "frame": TABLES_AND_FOLDERS,
+    "columns": TABLES_AND_FOLDERS,
+    "labels": ("folder",),
 }
-"""By field, the file layouts of data sets for which it has an effect. `own` means a user's own data."""
+"""By field, the file layouts of named data sets, and the kinds of a user's own, for which it has an effect."""
 OF_ALL = ("dataset", "augmentation", "clients", "partition")
 """What a run states for all sites beside what the agreement says."""
 NOT_OF_SITES = (
@@ -168,15 +173,13 @@ def _check_name(name: str, dataset: str) -> None:
 def _check_choices(settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...]) -> None:
     """Raise SettingError for settings that have no effect with these data or do not apply to them."""
     entries = [KNOWN.get(name, OWN) for name in names]
-    layouts = {entry.layout for entry in entries}
+    layouts = {entry.layout for entry in entries} | {name.split(":")[0] for name in names}
     families = {entry.family for entry in entries}
     for field, used_in in USED_IN.items():
         used = not layouts.isdisjoint(used_in)
         rule = f"has no effect with dataset = {settings.dataset!r}"
-        settings.require(used or settings.is_default(field), field, rule)
-    in_folders = any(name.startswith("folder:") for name in names)
-    rule = f"is for DICOM files in folders, dataset = folder:PATH, and has no effect with {settings.dataset!r}"
-    settings.require(in_folders or not settings.labels, "labels", rule)
+        remedy = f"it is for {', '.join(used_in)}"
+        settings.require(used or settings.is_default(field), field, rule, remedy)
     beyond_abide = "abide" in layouts and settings.test_fold > 4
     settings.require(not beyond_abide, "test_fold", "must be 0 to 4")
     if settings.recipe != "none":

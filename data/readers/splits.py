@@ -295,12 +295,19 @@ def stated_sides(manifest: Manifest, settings: DataSettings) -> Texts | None:
 
 def drawn(manifest: Manifest, everything: Split, settings: DataSettings) -> Booleans:
     """Return (N,): whether each sample tests, where nothing says so. Raises DataError."""
+    if settings.test_fold >= FOLDS:
+        rule = f"must be 0..{FOLDS - 1}, as nothing says who tests"
+        raise DataError(f"test-fold = {settings.test_fold}: {rule}", where=manifest.where)
     is_table = not isinstance(manifest.inputs, ImageFiles)
-    if not is_table or settings.test_fold or manifest.columns.keys() != {LABEL}:
+    if not is_table or manifest.columns.keys() != {LABEL}:
         return fifth(everything, settings)
     # By the labels' names, so that the split does not depend on the order of `classes`.
     labels_N = numbered(manifest.of(LABEL))
-    _, tested = stratified(labels_N, manifest.where)
+    trained, tested = stratified(labels_N, manifest.where)
+    if settings.test_fold:
+        # The other folds are quarters of what fold 0 trains on, so that each row is in one fold.
+        by_class = trained[np.argsort(labels_N[trained], kind="stable")]
+        tested = by_class[settings.test_fold - 1 :: FOLDS - 1]
     return np.isin(np.arange(len(labels_N)), tested)
 
 
@@ -330,9 +337,6 @@ def fifth(split: Split, settings: DataSettings) -> Booleans:
     Raises:
         DataError: a site, or all, of one patient or sample.
     """
-    if settings.test_fold >= FOLDS:
-        rule = f"must be 0..{FOLDS - 1}, as nothing says who tests"
-        raise DataError(f"test-fold = {settings.test_fold}: {rule}", where=split.where)
     labels_N = split.labels.astype(np.int64)
     # Units (U) are what is drawn: patients, or samples where nothing names the patients.
     units_N = np.arange(len(labels_N)) if split.subjects is None else split.subjects

@@ -1,6 +1,7 @@
 """A user's own table, csv:FILE: a column `label`, and columns of numbers or a column with the paths of images."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
         files = checked_paths(table, cells.pop("path"), rows)
         row_of_file: dict[str, int] = {}
         for row, file in zip(rows, files, strict=True):
-            first = row_of_file.setdefault(file, row)
+            first = row_of_file.setdefault(os.path.normpath(path.parent / file), row)
             if first != row:  # one of them might train and the other test
                 rule = f"{file} is the file of {row_of(first)} too"
                 raise DataError(rule, where=f"{path}: {row_of(row)}")
@@ -264,7 +265,9 @@ def checked_paths(table: Table, cells: Sequence[str], rows: Sequence[int]) -> li
     for place in rows:
         cell = cells[place]
         # The table may have been written on Windows.
-        there = [name for name in (cell, cell.replace("\\", "/")) if (root / name).is_file()]
+        spellings = (cell, cell.replace("\\", "/"))
+        # Path.is_file raises OSError for a text that is too long for a path; os.path.isfile does not.
+        there = [name for name in spellings if os.path.isfile(root / name)]  # noqa: PTH113
         if not there:
             rule = f"{cell[:200]!r}: there is no such file below {root}"
             raise DataError(rule, where=f"{table.path}: row {table.lines[place]}")

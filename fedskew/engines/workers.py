@@ -31,6 +31,7 @@ from torch import Tensor
 from client_app.handlers import ClientOutcome, ClientReply, ClientRequest, ExpectedState, answers
 from client_app.messages import handing_over
 from client_app.run_spec import RunSpec
+from client_app.runtime import simulation_runtime
 from client_app.state import State
 from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
@@ -65,6 +66,7 @@ class WorkersGrid(Refusing, DirectGrid):
 
     def __enter__(self) -> "WorkersGrid":
         identify()
+        simulation_runtime.cache_clear()  # it has data that may have changed since the last run
         with ExitStack() as stack:
             stack.enter_context(handing_over())
             if self.workers:

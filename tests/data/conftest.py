@@ -1,16 +1,12 @@
-"""A cache of a test's own, and federations that are made anew, for the tests that ask for it."""
+"""A cache of a test's own, for the tests that ask for it."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from data import federate
-
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
-    federate.cache_clear()
     yield tmp_path / "user-cache" / "fedskew"
-    federate.cache_clear()

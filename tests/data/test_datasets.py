@@ -48,6 +48,7 @@ def test_resolving_fills_in_everything_and_only_once(given, resolved):
 
 
 OWN = {"dataset": "npz:x", "classes": "2", "input_shape": "1x8x8"}
+FILES = {**OWN, "dataset": "folder:x"}
 TWO = {"dataset": "domains:mnist,usps"}
 REFUSED = [
     ("dataset", {"dataset": "fashon-mnist"}, {"dataset": "fashion-mnist"}),
@@ -75,10 +76,10 @@ REFUSED = [
     ("mean", {"mean": "a"}, {"mean": "0"}),
     ("mean", {"mean": "1,2"}, {"mean": "1,2,3", "input_shape": "3x8x8"}),
     ("std", {"std": "0"}, {"std": "0.1"}),
-    ("columns", {"columns": "label"}, {**OWN, "columns": "label=x"}),
-    ("columns", {**OWN, "columns": "ignore="}, {**OWN, "columns": "patient="}),
-    ("columns", {"columns": "ignore=a,a"}, {**OWN, "columns": "ignore=a,b"}),
-    ("columns", {"columns": "label=a,ignore=a"}, {**OWN, "columns": "label=a,ignore=b"}),
+    ("columns", {"columns": "label"}, {**FILES, "columns": "label=x"}),
+    ("columns", {**FILES, "columns": "ignore="}, {**FILES, "columns": "patient="}),
+    ("columns", {"columns": "ignore=a,a"}, {**FILES, "columns": "ignore=a,b"}),
+    ("columns", {"columns": "label=a,ignore=a"}, {**FILES, "columns": "label=a,ignore=b"}),
 ]  # fmt: skip
 
 

@@ -161,6 +161,23 @@ def test_files_that_are_none(tmp_path):
     refused(settings)
 
 
+def test_every_row_is_tested_in_one_of_five_folds(tmp_path):
+    tested = []
+    for fold in range(5):
+        train, test = samples(table(tmp_path, test_fold=fold))
+        assert len(train) == 16 and {label for *_, label in train} == {0, 1}
+        tested += test
+    assert sorted(tested) == sorted(train + test)
+
+
+def test_paths_that_name_one_file_in_two_ways_or_none(tmp_path):
+    write_image(tmp_path / "scan", 1)
+    again = table(tmp_path, "path,label", "scan,a", "./scan,b", input_shape="1x8x8")
+    refused(again, "row 3", "the file of row 2 too")
+    too_long = table(tmp_path, "path,label", f"{'x' * 300},a", "scan,b", input_shape="1x8x8")
+    refused(too_long, "row 2", "there is no such file")
+
+
 def test_labels_that_are_no_classes_are_refused(tmp_path):
     def guess(labels):
         rows = [f"{k};{label}" for k, label in enumerate(labels)]

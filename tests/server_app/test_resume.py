@@ -29,9 +29,9 @@ from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.memory import save as save_memory
 from client_app.messages import kind_of
-from client_app.runtime import ClientRuntime, simulation_runtime
+from client_app.runtime import ClientRuntime
 from client_app.tensor_files import Damaged
-from data import SettingError, federate
+from data import SettingError
 from fedskew.engines.workers import WorkersGrid
 from server_app.checkpoint import Checkpoint, latest
 from server_app.run_folder import RunFolder
@@ -169,8 +169,6 @@ def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
         np.savez(tmp_path / "own.npz", **training, test_images=images, test_labels=labels)
         # Another time, as of a file that is written later.
         os.utime(tmp_path / "own.npz", (0, 100 * labels[0]))
-        federate.cache_clear()
-        simulation_runtime.cache_clear()
         stated = {"dataset": f"npz:{tmp_path / 'own.npz'}", "classes": "2", "alpha": 5.0}
         return experiment(tmp_path / "results", **stated, input_shape="1x8x8", rounds=1, **more)
 

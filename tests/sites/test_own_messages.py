@@ -11,7 +11,7 @@ import pytest
 from asked_site import answer, shared_of
 
 from client_app.runtime import site_runtime
-from data import DataError, federate
+from data import DataError
 from server_app.settings import parse
 from site_agent.config import read_site
 from site_agent.data_view import install
@@ -164,6 +164,5 @@ def test_data_that_change_while_a_run_goes_on_stay_out(
     assert "0/model" in ask(folder)
     np.savez(folder / "north/data.npz", **arrays(5))
     site_runtime.cache_clear()  # as when the site is started again
-    federate.cache_clear()
     assert error_of(ask(folder)) == "data" and "have changed since the run began" in caplog.text
     assert "0/model" in ask(folder, seed=1)

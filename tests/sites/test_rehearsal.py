@@ -15,7 +15,7 @@ from in_process import faithful
 
 from client_app.local_site import PERMISSIONS, installed
 from client_app.runtime import site_runtime
-from data import SettingError, federate
+from data import SettingError
 from data.agreement import read_agreement
 from fedskew.engines import Resources, execute
 from fedskew.engines.local import RehearsalGrid
@@ -116,7 +116,6 @@ class Alone(RehearsalGrid):
     def answer_here(self, message: Message) -> Message:
         number = message.metadata.dst_node_id - 1
         install({number: self.sites[number]})
-        federate.cache_clear()
         site_runtime.cache_clear()
         return super().answer_here(message)
 
@@ -192,7 +191,6 @@ def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: 
     assert records.rounds()[0].clients == [0, 2]
     assert any(re.fullmatch(r"site east is not ready: data \d+", line) for line in lines)
     (folder / "south/data.npz").write_bytes(b"damaged")
-    federate.cache_clear()
     site_runtime.cache_clear()
     with pytest.raises(TooFewReplies):
         rehearse(folder, tmp_path, method="fedavg", rounds=1, seed=1)
