@@ -25,6 +25,8 @@ from data.standardization import LIMB_BITS, column_sums, shapes, standardization
 
 STANDARDIZATION = "standardization"
 """The state of a message, and of a checkpoint, with mean and std of all sites' training rows."""
+CARRY_BITS = 11
+"""Bits by which a sum over up to 2,048 sites may be longer than the limbs of one: as many such sums fit an int64."""
 NONCE_QUESTION, LIST_QUESTION = "masked-sum-nonce", "masked-sum-list"
 NONCE, WORDS = "nonce", "words"
 """The one tensor of an answer to each of them: (32,) uint8, and (n,) int64, which stand for words modulo 2^64."""
@@ -66,13 +68,15 @@ class ColumnSums(Variant):
     def check_sums(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the sums are of. Raises InvalidReply."""
         rows = int(answer["counts"])
-        if samples is not None:  # one client's answer, and no sum of several
-            if rows != samples:
-                raise InvalidReply(f"the sums are of {rows} samples, and the client has {samples}")
-            # So that no sum over clients overflows.
-            limbs = torch.cat([answer["sums"].flatten(), answer["squares"].flatten()])
-            if (limbs.abs() >> LIMB_BITS).any():
-                raise InvalidReply(f"a limb of the columns' sums has more than {LIMB_BITS} bits")
+        bits = LIMB_BITS
+        if samples is None:  # of a site, or a sum over all of them
+            bits += CARRY_BITS
+        elif rows != samples:
+            raise InvalidReply(f"the sums are of {rows} samples, and the client has {samples}")
+        # So that no sum over clients overflows.
+        limbs = torch.cat([answer["sums"].flatten(), answer["squares"].flatten()])
+        if ((limbs >= 1 << bits) | (limbs <= -1 << bits)).any():
+            raise InvalidReply(f"a limb of the columns' sums has more than {bits} bits")
         self.standardization(answer)
         return rows
 
