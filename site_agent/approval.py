@@ -121,8 +121,8 @@ def changes_since(site: Site, content: bytes, files: Mapping[str, bytes]) -> lis
         former_files = packed_files((site.approved / APP).read_bytes())
     except (OSError, ValueError, DataError):
         return []
-    texts = [text.decode().replace("\r\n", "\n").split("\n") for text in (former, content)]
-    difference = difflib.unified_diff(*texts, "approved", "new", lineterm="")
+    before, after = (text.decode().replace("\r\n", "\n").split("\n") for text in (former, content))
+    difference = difflib.unified_diff(before, after, "approved", "new", lineterm="")
     # A comment could write over what a terminal has shown.
     lines = [escaped(line, keep="\t") for line in difference]
     for name in sorted(former_files.keys() | files.keys()):
