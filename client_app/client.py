@@ -158,6 +158,8 @@ class Report:
     """By variant, and the private tensors under "private"."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """The variants' numbers, by VARIANT/NAME."""
+    drawn: int | None = None
+    """Different samples that a variant has drawn with replacement; None where none draws, and epochs are shuffles."""
 
 
 class InvalidReply(ValueError):

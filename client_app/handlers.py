@@ -377,7 +377,7 @@ def query(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
         client = runtime.client(number, 0, shared, broadcast, memory)
         runtime.load(client)
         if question in (NONCE_QUESTION, LIST_QUESTION):
-            return ClientReply(masked_reply(request.task, runtime, client))
+            return ClientReply(masked_reply(request, runtime, client))
         uploads = runtime.answer(client, question)
         if runtime.policy is not None:
             runtime.policy.check_uploads(uploads)
@@ -400,7 +400,7 @@ def refuse_in_the_clear(runtime: ClientRuntime, question: str) -> None:
 
 
 def masked_reply(
-    task: Mapping[str, object], runtime: ClientRuntime, client: Client
+    request: ClientRequest, runtime: ClientRuntime, client: Client
 ) -> dict[str, State]:
     """Return a site's answer to a question about a masked sum: its nonce, or its masked integers.
 
@@ -410,13 +410,14 @@ def masked_reply(
     sums = None if runtime.site is None else runtime.site.sums
     if sums is None or runtime.policy is None:
         raise NotAgreed("masked sums are between sites whose federation.toml says sums = masked")
+    task = request.task
     run_spec = runtime.run_spec
     by_name = {variant.name: variant for variant in asked_variants(run_spec)}
     variant = by_name.get(str(task.get("variant")))
     if variant is None or not variant.upload.is_answer or variant.upload.by_client:
         raise NotAgreed("the run has no such variant whose answers are summed")
     runtime.policy.check_uploads({variant.name: {}})
-    purpose = purpose_of(variant, run_spec)
+    purpose = purpose_of(variant, run_spec, request.states)
 
     if task["question"] == NONCE_QUESTION:
         nonce = sums.nonce(purpose, lambda: words_of(variant, client, run_spec))

@@ -6,7 +6,7 @@ run's settings what is summed, its purpose, so no message can name another one.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
@@ -18,13 +18,15 @@ from client_app.masked_sum import Words, to_words
 from client_app.models import has_fixed_features
 from client_app.models.classifier import Classifier
 from client_app.run_spec import RunSpec
-from client_app.state import State
+from client_app.state import State, digest
 from client_app.variants.feature_statistics import LabelCounts
 from data.readers.catalog import is_sites
 from data.standardization import LIMB_BITS, column_sums, shapes, standardization
 
 STANDARDIZATION = "standardization"
 """The state of a message, and of a checkpoint, with mean and std of all sites' training rows."""
+CARRY_BITS = 11
+"""Bits by which a sum over up to 2,048 sites may be longer than the limbs of one: as many such sums fit an int64."""
 NONCE_QUESTION, LIST_QUESTION = "masked-sum-nonce", "masked-sum-list"
 NONCE, WORDS = "nonce", "words"
 """The one tensor of an answer to each of them: (32,) uint8, and (n,) int64, which stand for words modulo 2^64."""
@@ -66,13 +68,15 @@ class ColumnSums(Variant):
     def check_sums(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the sums are of. Raises InvalidReply."""
         rows = int(answer["counts"])
-        if samples is not None:  # one client's answer, and no sum of several
-            if rows != samples:
-                raise InvalidReply(f"the sums are of {rows} samples, and the client has {samples}")
-            # So that no sum over clients overflows.
-            limbs = torch.cat([answer["sums"].flatten(), answer["squares"].flatten()])
-            if (limbs.abs() >> LIMB_BITS).any():
-                raise InvalidReply(f"a limb of the columns' sums has more than {LIMB_BITS} bits")
+        bits = LIMB_BITS
+        if samples is None:  # of a site, or a sum over all of them
+            bits += CARRY_BITS
+        elif rows != samples:
+            raise InvalidReply(f"the sums are of {rows} samples, and the client has {samples}")
+        # So that no sum over clients overflows.
+        limbs = torch.cat([answer["sums"].flatten(), answer["squares"].flatten()])
+        if ((limbs >= 1 << bits) | (limbs <= -1 << bits)).any():
+            raise InvalidReply(f"a limb of the columns' sums has more than {bits} bits")
         self.standardization(answer)
         return rows
 
@@ -123,11 +127,11 @@ def summed_variant(variant: Variant) -> Variant:
     return LabelCounts() if variant.upload.of_counts is not None else variant
 
 
-def purpose_of(variant: Variant, run_spec: RunSpec) -> str:
+def purpose_of(variant: Variant, run_spec: RunSpec, states: Mapping[str, State]) -> str:
     """Return what is summed for a variant, as a text: equal texts are one sum, in any run of a federation.
 
     It holds all that decides about the integers: the statistics and their grid, and the features; a site decides
-    which its samples are.
+    which its samples are. `states` are those of the message that asks.
     """
     summed = summed_variant(variant)
     about: dict[str, object] = {"sum": summed.name}
@@ -135,6 +139,12 @@ def purpose_of(variant: Variant, run_spec: RunSpec) -> str:
         about |= {"settings": asdict(summed)}
     if not isinstance(summed, WITHOUT_FEATURES):
         about |= {"model": run_spec.model, "model-settings": asdict(run_spec.model_settings)}
+        # Sent to one site as they are and to the others such that their features or weights vanish, these would make
+        # the sum that one site's own.
+        deciding = (STANDARDIZATION, f"broadcast/{summed.upload.question_needs}")
+        sent = {name: digest([states[name]]) for name in deciding if name in states}
+        if sent:
+            about |= {"sent": sent}
     return json.dumps(about, sort_keys=True)
 
 

@@ -251,12 +251,16 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     # Only training steps augment images: the loss that `before` hooks get does not.
     augmentation = client.generator("augmentation")
     own = [tensor for state in client.parameters.values() for tensor in state.values()]
+    has_sampler = client.sampling_weights_N is not None
     for parameters, phase, stream in task.phases():
         weights = list(parameters.values())
         optimizer = phase.local_optimizer([*weights, *own], client.round)
         steps = 0
         total = torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
+        drawn_N = torch.zeros_like(client.labels_N, dtype=torch.bool)
         for indices_B in batches(client, phase, stream):
+            if has_sampler:
+                drawn_N[indices_B] = True
             loss = task.loss(indices_B, draws=augmentation)
             gradients: Sequence[Tensor] = torch.autograd.grad(
                 loss,
@@ -271,8 +275,9 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
             optimizer.step(gradients)
             steps += 1
             total = total + loss.detach()  # on the device: `item()` in each step would wait for it
-    # Report steps and loss of the last phase, the only one that trains shared weights.
-    return task.report(before, steps, total.item() / steps, copy(client.model.tensors))
+    # Report all of the last phase, the only one that trains shared weights.
+    report = task.report(before, steps, total.item() / steps, copy(client.model.tensors))
+    return replace(report, drawn=int(drawn_N.sum()) if has_sampler else None)
 
 
 def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:

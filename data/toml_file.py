@@ -59,11 +59,15 @@ class BrokenRule(ValueError):
         self.key, self.rule, self.value = key, rule, value
 
 
+HOST = re.compile(r"[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]")
+"""A name as certificates have it, or an address. Not https://NAME, nor an IPv6 address that could end in the port."""
+
+
 def checked_address(text: str) -> str:
     """Return HOST:PORT. Raises ValueError for another text."""
     host, _, port = text.rpartition(":")
-    if not host or not is_whole(port) or not 0 < int(port) < 65536:
-        raise ValueError("must be HOST:PORT")
+    if not HOST.fullmatch(host) or not is_whole(port) or not 0 < int(port) < 65536:
+        raise ValueError("must be HOST:PORT, such as gateway.example.org:8443 or [::1]:8443")
     return text
 
 

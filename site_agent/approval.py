@@ -12,6 +12,7 @@ from client_app.local_site import PERMISSIONS
 from data import DataError
 from data.agreement import read_agreement, subtraction_warning
 from data.packages import ROOT, canonical, sources
+from data.text import escaped
 from data.toml_file import keys_of
 from site_agent.agreed_files import module_lines
 from site_agent.app_files import app_hash, packed_app, packed_files
@@ -116,12 +117,14 @@ def changes_since(site: Site, content: bytes, files: Mapping[str, bytes]) -> lis
         files: Of the new app, by name.
     """
     try:
-        former = (site.approved / TEXT).read_text(encoding="utf-8")
+        former = (site.approved / TEXT).read_bytes()
         former_files = packed_files((site.approved / APP).read_bytes())
     except (OSError, ValueError, DataError):
         return []
-    texts = former.splitlines(), content.decode().splitlines()
-    lines = list(difflib.unified_diff(*texts, "approved", "new", lineterm=""))
+    before, after = (text.decode().replace("\r\n", "\n").split("\n") for text in (former, content))
+    difference = difflib.unified_diff(before, after, "approved", "new", lineterm="")
+    # A comment could write over what a terminal has shown.
+    lines = [escaped(line, keep="\t") for line in difference]
     for name in sorted(former_files.keys() | files.keys()):
         if former_files.get(name) != files.get(name):
             lines.append(f"file changed, added or removed: {name!r}")

@@ -214,7 +214,7 @@ def data_rows(site: Site) -> Iterator[Row]:
     for number, name in enumerate(data.class_names):
         text = f"{name}: {trained_C[number]} training samples, {tested_C[number]} test samples"
         if 0 < trained_C[number] < site.policy.min_class_samples:
-            text += "; fewer than min-class-samples: nothing about it leaves"
+            text += "; fewer than min-class-samples: nothing by class leaves"
         yield Row(f"class {number}", True, text)
     samples = sum(trained_C)
     yield row("training set", check_samples, site, samples, text=f"{samples} samples")

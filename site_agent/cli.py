@@ -72,7 +72,8 @@ def key(
         str, typer.Option(show_default=False, help="The site's name in federation.toml.")
     ] = "NAME",
     samples: Annotated[
-        int | None, typer.Option(help="Largest number of training samples that the site may state.")
+        int | None,
+        typer.Option(min=1, help="Largest number of training samples that the site may state."),
     ] = None,
     mask_key: Annotated[
         Path | None,

@@ -55,6 +55,10 @@ class Policy:
         """Check a trained model, its uploads and numbers. `start` is the model that the server sent."""
         self.check_permission("model")
         self.check_training()
+        least = self.limits.min_update_samples
+        if report.drawn is not None and report.drawn < least:
+            reason = f"the update is of {report.drawn} different samples, and at least {least} are asked for"
+            raise RunNotAllowed("min-update-samples", reason)
         self.check_uploads(report.uploads)
         if report.numbers:
             self.check_scores()  # a method's numbers may be about anything: scores covers them
@@ -147,7 +151,10 @@ class Policy:
 
 
 def samples_in_update(samples: int, training: TrainingSettings) -> int:
-    """Return a lower bound on the different samples in an update, for a client with `samples` training samples."""
+    """Return a lower bound on the different samples in an update, for a client with `samples` training samples.
+
+    It is none where a method draws samples with replacement: `Policy.check_update` counts what was drawn.
+    """
     one_epoch = replace(training, local_steps=0, local_epochs=1, batch_limit=0)
     steps_of_epoch = steps_of(samples, one_epoch)
     # batch-limit cuts epochs short, and each epoch is shuffled anew. Later epochs may repeat samples of the first one,

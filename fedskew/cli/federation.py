@@ -113,7 +113,7 @@ def add(
     ],
     samples: Annotated[
         int | None,
-        typer.Option(help="Largest number of training samples that the site may state."),
+        typer.Option(min=1, help="Largest number of training samples that the site may state."),
     ] = None,
     mask_key: Annotated[
         str,

@@ -210,6 +210,8 @@ def begin(
     for option, file in keys.items():
         if file is not None and (file.exists() or authority_key == coordinator_key):
             raise SettingError(option, str(file), "must be a new file, and another for each key")
+        if file is not None and not file.parent.is_dir():  # as of a medium that is not mounted
+            raise SettingError(option, str(file), f"there is no folder {file.parent}")
     folder = FederationFolder(path)
     reached = {"address": address, "listen": listen, "superlink-port": free_port()}
     coordinator = table_of(Coordinator, reached, "--address")

@@ -50,12 +50,21 @@ class MaskedSums:
     folder: Path
     """Where sums are kept."""
 
-    def total(self, ask: Ask, variant: Variant, run_spec: RunSpec, server: Server) -> State:
+    def total(
+        self,
+        ask: Ask,
+        variant: Variant,
+        run_spec: RunSpec,
+        server: Server,
+        states: Mapping[str, State],
+    ) -> State:
         """Return the sum of all sites' statistics for a variant, from the kept file or by asking.
+
+        `states` are those that go with the questions of `ask`.
 
         Raises TooFewReplies where a site does not answer, or the sum is none of statistics; nothing is kept then.
         """
-        purpose = purpose_of(variant, run_spec)
+        purpose = purpose_of(variant, run_spec, states)
         file = self.file(purpose)
         if file.exists():
             try:

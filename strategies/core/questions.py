@@ -94,7 +94,10 @@ def answers_of_all(rounds: Rounds, grid: Grid, variant: Variant) -> State:
     if rounds.masked_sums is not None:
         run_spec = RunSpec.from_json(rounds.run_spec)
         ask_sites = partial(ask, rounds, grid, broadcast=broadcast)
-        total = rounds.masked_sums.total(ask_sites, variant, run_spec, rounds.server)
+        sent = {f"broadcast/{name}": state for name, state in broadcast.items()}
+        if STANDARDIZATION in rounds.states:
+            sent[STANDARDIZATION] = rounds.states[STANDARDIZATION]
+        total = rounds.masked_sums.total(ask_sites, variant, run_spec, rounds.server, sent)
         kept = total
         if upload.of_counts is not None:
             total = kept = upload.of_counts(total, rounds.clients)

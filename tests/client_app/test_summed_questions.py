@@ -1,16 +1,19 @@
 """Questions about masked sums that a client refuses before anything is computed."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from client_builders import small_client
 
-from client_app.handlers import masked_reply
+from client_app.handlers import ClientRequest, masked_reply
 from client_app.local_site import NotAgreed
 from client_app.run_spec import RunSpec
 from client_app.site_questions import LIST_QUESTION, NONCE_QUESTION, purpose_of, words_of
+from client_app.state import State
 from client_app.variants.feature_statistics import FeatureStatistics, LabelCounts
 from server_app.settings import parse
 
@@ -42,6 +45,10 @@ class Sums:
         return bytes(32)
 
 
+def asking(states: Mapping[str, State] | None = None, **task: Any) -> ClientRequest:
+    return ClientRequest("query", task, states or {}, "")
+
+
 def runtime_of(sums: Sums | None, run_spec: RunSpec) -> Any:
     policy = SimpleNamespace(check_uploads=lambda uploads: None)
     return SimpleNamespace(site=SimpleNamespace(sums=sums), policy=policy, run_spec=run_spec)
@@ -51,7 +58,7 @@ def test_a_site_without_masked_sums_has_no_answer() -> None:
     runtime = runtime_of(None, run_spec_of())
     task = {"question": LIST_QUESTION, "variant": runtime.run_spec.variants[0].name}
     with pytest.raises(NotAgreed):
-        masked_reply(task, runtime, small_client((2, 1, 1, 1), model="linear"))
+        masked_reply(asking(**task), runtime, small_client((2, 1, 1, 1), model="linear"))
 
 
 @pytest.mark.parametrize("variant", ["feature-statistics", None])
@@ -62,8 +69,34 @@ def test_a_variant_that_the_run_does_not_have_is_not_summed(variant: str | None)
     client = small_client((2, 1, 1, 1), model="linear")
     task = {"question": NONCE_QUESTION, "variant": variant}
     with pytest.raises(NotAgreed):
-        masked_reply(task, runtime, client)
+        masked_reply(asking(**task), runtime, client)
     assert sums.asked == []
     statistics = run_spec.variants[0]
-    masked_reply({**task, "variant": statistics.name}, runtime, client)  # the control
-    assert sums.asked == [purpose_of(statistics, run_spec)]
+    task["variant"] = statistics.name
+    masked_reply(asking(**task), runtime, client)  # the control
+    assert sums.asked == [purpose_of(statistics, run_spec, {})]
+
+
+@pytest.mark.parametrize("method", ["fed-lda", "fed3r"])
+def test_sites_that_get_other_numbers_take_part_in_other_sums(method: str) -> None:
+    """Else a coordinator could make all features but one site's vanish, or weigh one site's a thousandfold."""
+    sums = Sums()
+    run_spec = run_spec_of(method=method)
+    (statistics,) = (one for one in run_spec.variants if one.name != LabelCounts.name)
+    counts = torch.tensor([1, 2, 3])
+    of_all = {
+        "standardization": {"mean": torch.zeros(4), "std": torch.ones(4)},
+        "broadcast/label-counts": {"counts": counts},
+    }
+    of_one = [
+        {**of_all, "standardization": {"mean": torch.zeros(4), "std": torch.full((4,), 1e30)}},
+    ]
+    if statistics.upload.question_needs:
+        of_one.append({**of_all, "broadcast/label-counts": {"counts": counts.flip(0)}})
+    client = small_client((2, 1, 1, 1), model="linear")
+    runtime = runtime_of(sums, run_spec)
+    for states in (of_all, of_all, *of_one):
+        task = {"question": NONCE_QUESTION, "variant": statistics.name}
+        masked_reply(asking(states, **task), runtime, client)
+    assert sums.asked[0] == sums.asked[1] == purpose_of(statistics, run_spec, of_all)
+    assert len({*sums.asked}) == 1 + len(of_one)

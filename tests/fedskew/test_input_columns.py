@@ -187,9 +187,13 @@ def test_a_limb_that_could_overflow_a_sum_is_no_answer(place):
     for samples in (1, 3):
         with pytest.raises(InvalidReply):
             upload.validate(answer, 2, samples)
+    upload.validate(
+        {name: 1000 * array for name, array in answer.items()}, 2, None
+    )  # of 1000 sites
     answer[place][0, 0] = 2**63 - 1
-    with pytest.raises(InvalidReply):
-        upload.validate(answer, 2, 2)
+    for samples in (2, None):  # nobody knows those of a site
+        with pytest.raises(InvalidReply):
+            upload.validate(answer, 2, samples)
 
 
 def test_a_run_records_what_it_standardized_by_and_an_export_has_it(tmp_path, fedskew):

@@ -183,6 +183,8 @@ def test_a_second_approval_shows_what_is_other_than_before(hospital: Hospital) -
     assert [heading in text for text in shown] == [False, False, True]
 
     content = hospital.federation.read_bytes()
+    hidden = changes_since(hospital.site, content + "# \x9b2K\u2028name\n".encode(), {})
+    assert r"+# \x9b2K\u2028name" in hidden, "a comment writes nothing over what is shown"
     code = {name: text.encode() for name, text in CODE.items()}
     files = {**code, "data/a.py": b"other", "data/new.py": b""}
     del files["README.md"]

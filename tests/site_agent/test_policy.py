@@ -12,7 +12,9 @@ from client_app.local_site import PERMISSIONS, NotAllowed, RunNotAllowed, hash_o
 from client_app.models import MODELS
 from client_app.optimizer import TrainingSettings
 from client_app.state import State
+from client_app.training import train_round
 from client_app.variants import VARIANTS
+from client_app.variants.resampling import Resampling
 from data import DataError
 from data.agreement import read_agreement
 from server_app.settings import parse
@@ -27,6 +29,7 @@ from site_agent.run_approval import (
     waiting,
     waiting_folder,
 )
+from tests.client_app.client_builders import small_client
 from tests.site_files import agreed, write
 
 USUAL = ("model", "scores")
@@ -113,6 +116,25 @@ def test_training_at_a_limit_passes_and_above_it_does_not(
 )
 def test_the_different_samples_of_an_update(training: dict[str, Any], samples: int) -> None:
     assert samples_in_update(24, TrainingSettings(**training)) == samples
+
+
+def test_an_update_of_few_samples_that_are_drawn_again_and_again_does_not_leave(
+    tmp_path: Path,
+) -> None:
+    """Half of the batches of a sampler are the one sample of a rare class."""
+    client = small_client((1, 23), model="linear")
+    training = TrainingSettings(batch_size=8, local_steps=1)
+    update = {"w": torch.zeros(3)}
+    drawn = []
+    for variants in ([Resampling(beta_start=1.0)], []):
+        drawn.append(train_round(client, variants, training).drawn)
+    assert drawn[0] is not None and drawn[0] < 8 and drawn[1] is None
+    policy = policy_of(tmp_path, training={"batch_size": 8, "local_steps": 1})
+    for enough in (None, 8):
+        policy.check_update(update, report_of(update, drawn=enough))
+    with pytest.raises(RunNotAllowed) as refused:
+        policy.check_update(update, report_of(update, drawn=drawn[0]))
+    assert key_of(refused) == "min-update-samples"
 
 
 # ---- what may leave --------------------------------------------------------------------------------------------------

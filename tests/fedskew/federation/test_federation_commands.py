@@ -49,6 +49,9 @@ def add(folder: FederationFolder, *sites: Any) -> None:
         ({"classes": "\uff12"}, "classes"),
         ({"std": "0"}, "std"),
         ({"address": "gateway:8O"}, "address"),
+        ({"address": "https://gateway.example.org:8443"}, "address"),
+        ({"address": "münchen.example:8443"}, "address"),
+        ({"address": "::1:8443"}, "address"),
     ],
 )
 def test_no_folder_begins_with_what_nobody_can_read(
@@ -57,6 +60,16 @@ def test_no_folder_begins_with_what_nobody_can_read(
     with pytest.raises(DataError) as refused:
         new(tmp_path / "new", **changes)
     assert refused.value.key == key and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("key", ["authority-key", "coordinator-key"])
+def test_a_key_goes_into_a_folder_that_is_there(tmp_path: Path, key: str) -> None:
+    medium = tmp_path / "medium"
+    with pytest.raises(SettingError) as refused:
+        new(tmp_path / "study", **{key: str(medium / "key")})
+    assert refused.value.key == f"--{key}" and not (tmp_path / "study").exists()
+    medium.mkdir()
+    new(tmp_path / "study", **{key: str(medium / "key")}, address="[::1]:8443")
 
 
 def test_a_folder_begins_once_for_its_owner_and_its_file_takes_each_site_once(
@@ -95,6 +108,8 @@ def test_a_site_is_added_as_its_own_command_has_printed_it(
         outputs.append(output)
     assert ["No sample limit" in output for output in outputs] == [False, False, True]
     assert ["has no mask-key" in output for output in outputs] == [False, False, True]
+    none = fedskew("federation", "add", folder.path, "west", FOUR[3]["key"], "--samples", 0)
+    assert none[0] == 2
     sites = read_toml(folder.agreement_file)[1]["site"]
     assert [site.get("samples") for site in sites] == [400, 300, None]
 
