@@ -8,7 +8,7 @@ from typing import Any
 from server_app.keys import MEANS, SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, to_json
 
-LOWER_IS_BETTER = ("loss", "brier", "calibration-error")
+LOWER_IS_BETTER = ("loss", "brier", "client-brier", "calibration-error")
 
 
 @dataclass(frozen=True)
@@ -112,4 +112,9 @@ def selected(summary: Mapping[str, Any], model: str, selection: str = "last") ->
 
 def is_better(value: float, than: float, metric: str) -> bool:
     """Return whether a value of the metric is better than another; an equal one is not, and NaN never is."""
-    return value < than if metric in LOWER_IS_BETTER else value > than
+    return value < than if lower_is_better(metric) else value > than
+
+
+def lower_is_better(metric: str) -> bool:
+    """Return whether less of a number is better; it may be one over the clients, as client-brier.worst."""
+    return metric.partition(".")[0] in LOWER_IS_BETTER

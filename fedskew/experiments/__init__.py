@@ -145,6 +145,7 @@ class Experiment:
         with naming("claims"):
             for claim in self.claims:
                 claim.check(rows, columns)
+                check_places(claim, self)
         if self.tune is not None:
             self.check_tune(self.tune)
         return self
@@ -259,11 +260,17 @@ def check_edition(paper: Experiment, experiments: Mapping[str, Experiment]) -> N
             rule = f"has none for the claim: {claim.says}"
             require(bool(measured.columns), "columns", edition.name, rule)
             measured.check(edition.distinct_rows, measured.columns)
-            for row in edition.rows:
-                absent = {*measured.columns}.difference(row.only or measured.columns)
-                rule = f"has no row {row.label} there, for the claim: {claim.says}"
-                is_there = not absent or row.label not in claim.rows
-                require(is_there, "columns", ", ".join(sorted(absent)), rule)
+            check_places(measured, edition)
+
+
+def check_places(claim: Claim, entry: Experiment) -> None:
+    """Raise SettingError where a row of the claim is not in all of its columns: it would never be measured."""
+    columns = claim.columns or tuple(entry.columns)
+    for row in entry.rows:
+        absent = sorted({*columns}.difference(row.only or columns))
+        rule = f"has no row {row.label} there, for the claim: {claim.says}"
+        is_there = not absent or row.label not in claim.rows
+        require(is_there, "columns", ", ".join(absent), rule)
 
 
 def claim_of_edition(claim: Claim, paper: Experiment, edition: Experiment) -> Claim:

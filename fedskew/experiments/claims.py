@@ -50,7 +50,7 @@ class Claim:
     columns: tuple[Label, ...] = ()
     """Where the claim is made, in the order that a trend has; empty is everywhere."""
     in_columns: Whole = 0
-    """In how many of these columns it must hold; 0 is in all."""
+    """In how many of these columns it must hold, of a form that asks one thing of a column; 0 is in all."""
     metric: str = ""
     """Empty is the experiment's."""
     selection: str = ""
@@ -83,6 +83,13 @@ class Claim:
         most = len(self.columns or columns)
         rule = f"must be 0 to {most}, its columns"
         require(0 <= self.in_columns <= most, "in_columns", self.in_columns, rule)
+        rule = "is for claims that ask one thing of each column"
+        require(self.by_column or not self.in_columns, "in_columns", self.in_columns, rule)
+
+    @property
+    def by_column(self) -> bool:
+        """Whether it asks one thing of each column, so that columns can be counted."""
+        return False
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
@@ -122,6 +129,12 @@ class Better(Claim):
         require(self.times == 1 or self.sooner, "times", self.times, "is for `sooner: true`")
         forms = [self.sooner, self.smoother, self.within > 0]
         require(sum(forms) < 2, "better", self.better, "takes one of sooner, smoother and within")
+        require(not (self.within and self.by), "by", self.by, "does not go with within")
+
+    @property
+    def by_column(self) -> bool:
+        # Equivalence asks two things: neither row may be far above the other.
+        return not self.within
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
@@ -191,6 +204,11 @@ class Series(Claim):
         go_together = (self.below is None) == (self.by_round < 1)
         rule = "goes with `below: NUMBER`, and is a round from 1 on"
         require(go_together, "by_round", self.by_round, rule)
+        require(self.by == 0, "by", self.by, "does not go with series")
+
+    @property
+    def by_column(self) -> bool:
+        return (self.below is not None) + self.falls + (self.stays_above is not None) == 1
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)

@@ -80,7 +80,7 @@ def plan(
     Args:
         experiment: to plan.
         overrides: settings that replace the file's.
-        seeds: in place of the file's, where there are any.
+        seeds: in place of the file's and of its rows', where there are any, as of trials.
         tuned: what trials chose, of an experiment that tunes a setting; a row without a value is left out. None plans
             every row with the first value that is tried, for what does not depend on it, as data and costs.
 
@@ -114,7 +114,7 @@ def plan(
                 settings[tune.key] = value
             rows.append((row, settings))
         for seed in chosen_seeds:
-            of_seed = [(row, own) for row, own in rows if seed in (row.seeds or (seed,))]
+            of_seed = [(row, own) for row, own in rows if seeds or seed in (row.seeds or (seed,))]
             cells += planned(experiment.name, column, of_seed, seed)
     return cells
 
@@ -246,19 +246,18 @@ class Tuned:
     scores: Mapping[Scalar, float]
     """The experiment's number by value, in the order of the file; NaN where the trial has not finished."""
     metric: str
-    """The name of these numbers: of loss, brier and calibration-error the lowest is the best."""
+    """The name of these numbers, which says whether the highest or the lowest is the best."""
     diverged: Sequence[Scalar] = ()
     """The values whose trial diverged."""
 
     @property
     def value(self) -> Scalar | None:
         """The value of the best number, of equal ones the first; None where no trial has finished."""
-        name = self.metric.rpartition(".")[2]  # validation.loss is a loss
         best: Scalar | None = None
         for value, score in self.scores.items():
             if math.isnan(score):
                 continue
-            if best is None or is_better(score, self.scores[best], name):
+            if best is None or is_better(score, self.scores[best], self.metric):
                 best = value
         return best
 

@@ -24,6 +24,7 @@ from fedskew.report.format import (
     ends_words,
     in_percent,
     named,
+    scale_of,
     signed,
     words,
 )
@@ -196,7 +197,7 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
 
     complete: dict[int, list[Margin]] = {}
     reasons = []  # per incomplete seed; empty while one of its runs is unfinished
-    for seed in results.seeds:
+    for seed in planned_seeds(results, claim.rows, columns):
         measured = [part.of_seed(seed) for part in judged]
         margins = [margin for margin in measured if isinstance(margin, Margin)]
         if len(margins) == len(judged):
@@ -225,6 +226,15 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
     if verdict.status == "holds" and len(fit) < among:
         return replace(verdict, status="unclear")
     return verdict
+
+
+def planned_seeds(
+    results: ExperimentResults, rows: Sequence[str], columns: Sequence[str]
+) -> list[int]:
+    """Return the seeds that all of these rows have in all of these columns: a row can be limited to some."""
+    planned = {(cell.row, cell.column, cell.seed) for cell in results.cells}
+    places = [(row, column) for row in rows for column in columns]
+    return [seed for seed in results.seeds if all((*place, seed) in planned for place in places)]
 
 
 def decided(
@@ -492,14 +502,14 @@ def series_margin(
     run = row.of_seed(seed)
     if run is None:
         return why_absent(row, seed)
-    by_round = {}  # as recorded, a share from 0 to 1: a bound says 0.3, not 30
+    by_round = {}  # as recorded, a share from 0 to 1: a bound says 0.3, not 30; the result is in points
     for point in run.points:
         value = run.value(point, row.metric)
         if value is not None:
             by_round[point.round] = value
     if len(by_round) < 2 or max(by_round) < since:
         return f"{row.row}'s records have no {words(row.metric)} by round"
-    return Margin(side(by_round))
+    return Margin(scale_of(row.metric) * side(by_round))
 
 
 def why_absent(row: RowResults, seed: int) -> str:

@@ -45,6 +45,7 @@ from fedskew.report.results import (
 )
 from server_app.evaluation import shot_groups
 from server_app.record import RoundRecord, Spread
+from server_app.round_selection import lower_is_better
 
 ABOUT = (
     "Each row minus the one that it is compared with, seed by seed: both saw the same data and partition. The 95 % "
@@ -139,8 +140,12 @@ def comparison(column: ColumnResults) -> str:
     texts: dict[bool, list[str]] = {True: [], False: []}
     for one in sorted(shown, key=lambda one: one.found.mean, reverse=True):
         texts[one.distinguishable].append(f"{one.row.row} {one.in_words}")
-    sentence, seeds = ", ".join(texts[True]), plural(shown[0].found.n, "seed")
+    sentence = ", ".join(texts[True])
     if texts[False]:
+        # Runs can be missing in some rows alone.
+        numbers = sorted({one.found.n for one in shown if not one.distinguishable})
+        seeds = " or ".join(map(str, numbers[:-1])) + " or " if len(numbers) > 1 else ""
+        seeds += plural(numbers[-1], "seed")
         verdict = "; not distinguishable" if sentence else "no row is distinguishable"
         sentence += f"{verdict} in {seeds}: {', '.join(texts[False])}"
     standard = f"{column.reference.row}'s {words(column.metric)}"
@@ -285,10 +290,13 @@ def in_last_alone(run: SeedResult, than: SeedResult) -> bool:
 def no_level(run: SeedResult) -> str:
     """Return why a run's number is no target that others could reach sooner; empty where it is one.
 
-    It is none where it is not above chance, or where the run had it in its first evaluated round.
+    It is none where less of it is better, where it is not above chance, or where the run had it in its first evaluated
+    round.
     """
     if run.number is None:
         return "is none"
+    if lower_is_better(run.metric):
+        return "is better where it is lower"
     if run.chance is not None and run.number <= run.chance + ROUNDING:
         return "is not above chance"
     at_once = reach(run, run.number) == run.points[0].round
@@ -350,6 +358,8 @@ def reach_cell(row: RowResults, column: ColumnResults) -> TableCell:
     """
     if row.diverged:
         return TableCell("diverged", row.seeds_with(len(row.runs)))
+    if lower_is_better(row.metric):
+        return TableCell(NONE, "less of it is better")
     reference = column.reference
     by_seed = reached(row, reference)
     ours = [run for run in row.runs if run.seed in by_seed]

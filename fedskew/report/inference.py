@@ -135,14 +135,16 @@ def p_of_several(estimates: Sequence[Estimate], among: int) -> float | None:
     """Return the p-value of the claim that several differences exceed their margins; None where one has none.
 
     It is the largest of theirs, as such a claim is true only if each of its parts is (an intersection-union test,
-    Berger 1982). Of a claim about `among` of them it is the largest of the `among` that speak most for the claim.
+    Berger 1982). Of a claim about `among` of them it is the largest of the `among` that speak most for the claim, times
+    how many could be that one by chance: those that are left, and itself (Benjamini and Heller 2008).
     """
     speaking = []  # first how much against: one-sided, small where the difference is clearly above its margin
     for one in estimates:
         if one.p is None:
             return None
         speaking.append((one.p / 2 if one.mean > one.margin else 1 - one.p / 2, one.p))
-    return max(p for _, p in sorted(speaking)[:among])
+    largest = max(p for _, p in sorted(speaking)[:among])
+    return min(1.0, (len(speaking) - among + 1) * largest)
 
 
 def with_interval(

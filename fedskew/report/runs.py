@@ -72,7 +72,8 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the run has a summary and the record of its last round; else another round would seem its last."""
-        return self.summary is not None and self.rounds not in self.lost
+        is_recorded = any(record.round == self.rounds for record in self.records)
+        return self.summary is not None and is_recorded
 
     @property
     def has_ended(self) -> bool:

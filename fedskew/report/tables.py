@@ -31,6 +31,7 @@ from fedskew.report.inference import RESAMPLES, Estimate, Floats
 from fedskew.report.results import ColumnResults, ExperimentResults, RowResults
 from server_app.keys import SELECTIONS
 from server_app.record import Spread
+from server_app.round_selection import lower_is_better
 
 MOST_CLASSES = 20
 """More classes than these have no table of recalls; the figure shows them."""
@@ -170,10 +171,10 @@ def mark(experiment: Experiment, about: str) -> str:
 
 
 def best_mean(experiment: Experiment, column: ColumnResults) -> float | None:
-    """Return the highest mean of the rows that have all seeds; None where they cannot be compared."""
+    """Return the highest mean of the rows that have all seeds; None where they cannot be, or less is better."""
     means = [row.estimate.mean for row in column.rows if row.estimate and is_complete(row)]
     comparable = in_percent(column.metric) and not experiment.reaches and len(means) > 1
-    return max(means) if comparable else None
+    return max(means) if comparable and not lower_is_better(column.metric) else None
 
 
 def is_complete(row: RowResults) -> bool:
