@@ -1,7 +1,7 @@
 """A data set: memory-mapped inputs of one shape, with the label, domain and subject of each sample."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ def missing(settings: DataSettings) -> dict[str, str]:
         return absent
     for name in members(settings.dataset):
         try:
-            _files(name, settings)
+            _files((name,), settings)
         except DataError as error:
             absent[name] = str(error)
     return absent
@@ -169,7 +169,7 @@ def files_key(settings: DataSettings) -> str:
     """Return what is another text once a file of the data has changed; empty where there are none to look at."""
     try:
         names = members(settings.dataset)
-        files = [file for name in names for file in _files(name, settings)]
+        files = _files(names, settings)
         return cache.key_of([names, str(cache.cache_folder(settings.cache))], files)
     except (KeyError, InputError):  # sites, and what `resolve` or `load` refuses
         return ""
@@ -185,14 +185,18 @@ def _folder(settings: DataSettings, names: tuple[str, ...]) -> Path:
     values = [getattr(settings, field) for field in fields]
     # Labels of a user's own data can be class names, which `classes` numbers in its order.
     identity = [names, settings.shape, settings.class_names, values]
-    files = [file for name in names for file in _files(name, settings)]
+    files = _files(names, settings)
     key = cache.key_of(identity, files)
     readable = "-".join(domain_names(names))[:40]  # for people who list the cache
     return cache.cache_folder(settings.cache) / f"{readable}-{key[:24]}"
 
 
-def _files(name: str, settings: DataSettings) -> list[Path]:
-    return files_of_own(name, settings) if is_own(name) else files_of(name, settings)
+def _files(names: Sequence[str], settings: DataSettings) -> list[Path]:
+    """Return the files of all these data sets. Raises DataError where one is missing."""
+    files: list[Path] = []
+    for name in names:
+        files += files_of_own(name, settings) if is_own(name) else files_of(name, settings)
+    return files
 
 
 def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:

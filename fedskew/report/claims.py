@@ -114,6 +114,11 @@ class Verdict:
     """The seeds that would decide; None where it is decided, or where one seed says nothing of others."""
 
     @property
+    def is_decided(self) -> bool:
+        """Whether the claim holds or does not hold."""
+        return self.status in ("holds", "fails")
+
+    @property
     def holds(self) -> int:
         """The number of seeds whose difference exceeds the margin."""
         return sum(value > self.found.margin for value in self.found.by_seed.values())

@@ -62,8 +62,7 @@ def claims(verdicts: Sequence[Verdict], unit: str) -> Figure | None:
     for number, verdict in enumerate(verdicts, 1):
         if verdict.n and verdict.unit == unit:
             name = f"{number}. {verdict.claim.relation}"
-            is_decided = verdict.status in ("holds", "fails")
-            shown.append(Effect(name, verdict.found, is_decided))
+            shown.append(Effect(name, verdict.found, verdict.is_decided))
     return forest(shown, f"difference, {unit}")
 
 

@@ -56,7 +56,7 @@ class Statement:
     def in_words(self) -> str:
         """The verdict with its reason."""
         verdict = self.verdict
-        if verdict.status in ("holds", "fails"):
+        if verdict.is_decided:
             return ": ".join(filter(None, [SAYS[verdict.status], verdict.why_not, verdict.unfit]))
         seeds = ""
         if verdict.more_seeds is not None:
@@ -142,13 +142,12 @@ class PapersReport:
     def about(self) -> str:
         """How many runs are finished, and where those that are not from the results folder come from."""
         verdicts = [one.verdict for one in self.statements]
-        statuses = [one.status for one in verdicts]
-        decided = statuses.count("holds") + statuses.count("fails")
+        decided = sum(one.is_decided for one in verdicts)
         # Without a number a claim is measured where a test holds it.
         measured = sum(one.n > 0 or one.status == "holds" for one in verdicts)
         so_far = "" if self.finished == len(self.runs) else " so far"
         text = (
-            f"{self.finished} of {len(self.runs)} runs are finished: {measured} of {len(statuses)} "
+            f"{self.finished} of {len(self.runs)} runs are finished: {measured} of {len(verdicts)} "
             f"statements are measured{so_far}, and {decided} of these decided."
         )
         return f"{text} From kept records: {'; '.join(self.kept)}." if self.kept else text
@@ -230,8 +229,7 @@ def claimed(results: ExperimentResults) -> Figure | None:
     for one in measured:
         number = one.claim.number
         of_paper = float(number) if PLAIN_NUMBER.fullmatch(number) else None
-        is_decided = one.status in ("holds", "fails")
-        effects.append(Effect(one.claim.says, one.found, is_decided, of_paper))
+        effects.append(Effect(one.claim.says, one.found, one.is_decided, of_paper))
     unit = measured[0].unit
     relation = "sooner than" if unit == "rounds" else "above"
     others = {pair.than for pair in pairs}
