@@ -234,7 +234,7 @@ class Comparison:
         from fedskew.report import render
 
         file = Path(path)
-        file.write_text(render.html([self.document]))
+        file.write_text(render.html([self.document]), encoding="utf-8")
         return file
 
     def markdown(self) -> str:

@@ -214,13 +214,10 @@ def renew(
 @application.command()
 def up(folder: Folder) -> None:
     """Start the SuperLink, and register the sites. The first time it puts federation.toml into force."""
-    from fedskew.federation.agree import proposed, put_into_force
-    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.agree import with_text_in_force
     from fedskew.federation.service import up
 
-    federation = FederationFolder(folder)
-    if not federation.agreed_file.exists():
-        put_into_force(federation, proposed(federation))
+    federation = with_text_in_force(folder)
     up(federation)
     name = federation.agreement.name
     coordinator = federation.coordinator
@@ -229,11 +226,11 @@ def up(folder: Folder) -> None:
 
 @application.command()
 def serve(folder: Folder) -> None:
-    """Run the SuperLink in the foreground, for systemd."""
-    from fedskew.federation.folder import FederationFolder
+    """Run the SuperLink in the foreground, for systemd. The first time it puts federation.toml into force."""
+    from fedskew.federation.agree import with_text_in_force
     from fedskew.federation.service import serve
 
-    serve(FederationFolder(folder))
+    serve(with_text_in_force(folder))
 
 
 @application.command()

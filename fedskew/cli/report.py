@@ -120,7 +120,7 @@ def write(
     if html is not None:
         page = render.html(documents)
         try:
-            html.write_text(page)
+            html.write_text(page, encoding="utf-8")
         except OSError as error:
             rule = f"cannot be written: {error.strerror}"
             raise SettingError("--html", str(html), rule) from error

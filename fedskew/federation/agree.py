@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from data import DataError
 from data.agreement import (
@@ -77,6 +78,17 @@ def proposed(folder: FederationFolder) -> Proposal:
     texts = former.splitlines(keepends=True), text.splitlines(keepends=True)
     lines = difflib.unified_diff(texts[0], texts[1], "agreed", "new")
     return Proposal(text.encode(), "".join(lines), warning)
+
+
+def with_text_in_force(path: Path) -> FederationFolder:
+    """Return a federation's folder, with federation.toml put into force if no text is.
+
+    Raises DataError as `proposed`.
+    """
+    folder = FederationFolder(path)
+    if not folder.agreed_file.exists():
+        put_into_force(folder, proposed(folder))
+    return folder
 
 
 def put_into_force(folder: FederationFolder, proposal: Proposal) -> None:

@@ -87,7 +87,7 @@ class FederationFolder:
         self.agreement_file = path / "federation.toml"
         """As people edit it."""
         self.agreed_file = path / "agreed.toml"
-        """The copy that is in force; missing until `up` or `agree`."""
+        """The copy that is in force; missing until `up`, `serve` or `agree`."""
         self.authority = path / "ca.crt", path / "ca.key"
         """Certificate and key."""
         self.server = path / "server.crt", path / "server.key"

@@ -125,10 +125,11 @@ def handshake(folder: FederationFolder) -> None:
 def serve(folder: FederationFolder) -> None:
     """Replace this process by the service."""
     folder.check()
-    command = service_command(folder)
+    # Both first: the folder's path may be relative to the working folder.
+    command, variables = service_command(folder), environment(folder)
     os.chdir(folder.state)
     os.umask(CLOSED)
-    os.execve(command[0], command, environment(folder))
+    os.execve(command[0], command, variables)
 
 
 def start(folder: FederationFolder) -> None:

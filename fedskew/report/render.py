@@ -169,7 +169,8 @@ def csv_text(documents: Sequence[Document]) -> str:
     entries = [*chain.from_iterable(numbers(document.results) for document in documents)]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(entries[0])
+    for header in entries[:1]:  # none where all runs diverged
+        writer.writerow(header)
     for entry in entries:
         writer.writerow(map(csv_field, entry.values()))
     return file.getvalue()

@@ -262,6 +262,9 @@ def test_sides_and_sites_that_columns_of_any_name_say(tmp_path):
     for side, inputs in enumerate((data.train.inputs, data.test.inputs, data.val.inputs)):
         assert firsts(inputs) == {k for k in range(60) if k % 3 == side}
     assert resolve(settings).partition == "lda"
+    refused(
+        replace(settings, test_fold=1), "test-fold = 1: has no effect, as column use says who tests"
+    )
     assert load(replace(settings, columns="split=use,site=hospital")).domain_names == ("H0", "H1")
     settings = pictures(tmp_path, "label", "fold", test_fold=3)
     assert firsts(load(settings).test.inputs) == {k for k in range(60) if k % 3 == 2}

@@ -1,5 +1,8 @@
 """The coordinator's folder by its commands: what `new`, `add` and `update` write, and what they refuse unwritten."""
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +15,7 @@ from data import DataError, InputError, SettingError
 from data.agreement import as_flower_has_it, subtraction_warning
 from data.toml_file import read_toml
 from deploy.local_federation import fedskew as command
+from fedskew.engines.processes import free_port
 from fedskew.federation import service
 from fedskew.federation.control import Control
 from fedskew.federation.flower_internals import RegisterNodeRequest, UnregisterNodeRequest
@@ -26,7 +30,9 @@ NEW = {
     "input-shape": "1x8x8",
     "address": "gateway.example.org:8443",
 }
-APP = Path(__file__).parents[3] / "examples" / "flower-quickstart"
+ROOT = Path(__file__).parents[3]
+APP = ROOT / "examples" / "flower-quickstart"
+UNIT = ROOT / "deploy" / "fedskew-superlink.service"
 
 
 def new(folder: Path, **changes: str) -> FederationFolder:
@@ -236,3 +242,28 @@ def test_a_folder_whose_app_is_another_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         FederationFolder(folder.path).check()
     assert refused.value.key == "app"
+
+
+@pytest.mark.slow
+def test_the_systemd_unit_lets_an_edit_without_consent_have_no_effect(tmp_path: Path) -> None:
+    """Its commands word for word, in the folder where systemd starts them: at the first start and at a later one."""
+    folder = new(tmp_path / "study", address=f"localhost:{free_port()}", listen="127.0.0.1")
+    add(folder, *FOUR[:2])
+    agreed_text = folder.agreement_file.read_bytes()
+    commands: dict[str, list[list[str]]] = {"ExecStart": [], "ExecStartPost": []}
+    for line in UNIT.read_text().splitlines():
+        key, _, command_line = line.partition("=")
+        if key in commands:
+            here = command_line.replace("/opt/fedskew/.venv/bin", str(Path(sys.executable).parent))
+            commands[key].append(shlex.split(here))
+    for _ in range(2):
+        superlink = subprocess.Popen(commands["ExecStart"][0], cwd=folder.path)
+        try:
+            for words in commands["ExecStartPost"]:
+                subprocess.run(words, cwd=folder.path, check=True, timeout=120)
+        finally:
+            superlink.terminate()
+            superlink.wait(60)
+        assert folder.agreed_file.read_bytes() == agreed_text
+        with folder.agreement_file.open("a") as edited:
+            edited.write("# half an edit\n")

@@ -46,6 +46,7 @@ def test_the_command_prints_every_form(tmp_path, fedskew, no_drawings):
         for key in ("mean", "sd", "paper", "difference"):
             assert row[key] == ("" if entry[key] is None else f"{entry[key]:.4f}")
         assert [float(value) for value in row["values"].split()] == entry["values"]
+    assert csv_text([]) == ""  # runs without a number
 
 
 def test_rounds_until_a_row_is_reached_can_be_the_table(tmp_path):
