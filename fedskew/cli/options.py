@@ -117,6 +117,8 @@ def choose(
     check_settings(overrides, chosen, alone=need_data and not names)
     overrides |= by_option
     seed_numbers = tuple(number("--seed", word) for word in seed_words)
+    is_once = len({*seed_numbers}) == len(seed_numbers)  # 00 is 0 as well
+    require(is_once, "--seed", given["seed"], "must state each once")
     suite = None
     experiments: list[Experiment] = []
     if names:

@@ -307,6 +307,7 @@ def test_bad_settings_are_one_sentence_before_any_engine_starts(
     ("words", "sentence"),
     [
         ("--seed 0,1 --seed 1", "--seed = '0,1,1': must state each once"),
+        ("--seed 0,00", "--seed = '0,00': must state each once"),
         ("--seed 0,x", "--seed = 'x': must be integers"),
         ("--seed 0 --set seed=1", "--seed = '0': --set states it as well"),
         ("demo --method fedavg", "does not go with experiments"),
