@@ -37,6 +37,7 @@ from prometheus_client.registry import Collector
 
 from data import DataError, SettingError
 from data.files import LARGEST, rotate, stamp_of
+from data.packages import module_name
 from site_agent.audit import NO_ENTRY, complete_lines
 from site_agent.keys import read_private
 
@@ -263,7 +264,7 @@ class SiteMetrics(Collector):
 
 def process_of(*words: str) -> list[str]:
     """Return the command of a process of this module, see the end of the file."""
-    return [sys.executable, "-m", "site_agent.service", *words]
+    return [sys.executable, "-m", module_name("site_agent.service"), *words]
 
 
 def command_of(link: "Link", port: int, secret: Path) -> list[str]:
