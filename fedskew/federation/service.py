@@ -125,6 +125,7 @@ def handshake(folder: FederationFolder) -> None:
 def serve(folder: FederationFolder) -> None:
     """Replace this process by the service."""
     folder.check()
+    folder.make_state()
     # Both first: the folder's path may be relative to the working folder.
     command, variables = service_command(folder), environment(folder)
     os.chdir(folder.state)

@@ -1,6 +1,7 @@
 """The coordinator's folder by its commands: what `new`, `add` and `update` write, and what they refuse unwritten."""
 
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -242,6 +243,25 @@ def test_a_folder_whose_app_is_another_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         FederationFolder(folder.path).check()
     assert refused.value.key == "app"
+
+
+def test_a_folder_restored_without_the_superlink_s_goes_on(
+    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new(tmp_path / "study")
+    add(folder, *FOUR[:2])
+    shutil.rmtree(folder.state)
+    status, output, errors = fedskew("federation", "agree", folder.path, "--yes")
+    assert status == 0 and "The SuperLink is not up" in output, errors
+    assert folder.state.stat().st_mode & 0o777 == 0o700
+
+    shutil.rmtree(folder.state)
+    served: list[Path] = []
+    monkeypatch.setattr(service.os, "execve", lambda *words: served.append(Path.cwd()))
+    monkeypatch.setattr(service.os, "umask", lambda mask: 0)
+    monkeypatch.chdir(folder.path)
+    assert fedskew("federation", "serve", ".")[0] == 0
+    assert served == [folder.state.resolve()]
 
 
 @pytest.mark.slow
