@@ -140,6 +140,15 @@ def test_a_round_needs_more_than_half_of_the_sites(tmp_path: Path) -> None:
     assert FederationFolder(folder.path).agreement.min_sites == 3
 
 
+def test_columns_and_keys_of_more_letters_than_a_file_s_name_are_none(tmp_path: Path) -> None:
+    names = [f"column-{number}" for number in range(40)]
+    folder = new(tmp_path / "wide", columns=",".join(names), **{"input-shape": ""})
+    assert read_toml(folder.agreement_file)[1]["input-columns"] == names
+    with pytest.raises(DataError) as refused:
+        command("federation", "add", folder.path, "north", "A" * 300)
+    assert refused.value.key == "key"
+
+
 def test_another_app_needs_no_classes_and_fedskews_does(tmp_path: Path) -> None:
     folder = new(tmp_path / "any", app=str(APP), classes="", input_shape="")
     for site in FOUR[:2]:
