@@ -86,7 +86,6 @@ def link_only(link: "Link", state: Path, port: int, secret: Path) -> NoReturn:
     home.mkdir(parents=True, exist_ok=True)
     read_secret(secret)
     command = command_of(link, port, secret)
-    # exec also frees the memory of torch, which reading site.toml has imported.
     os.execv(sys.executable, process_of(KEEP, str(home), *command))
 
 
