@@ -353,7 +353,8 @@ def main() -> None:
         if isinstance(error, InputError | NotAgreed):
             sentence = str(error)
         elif isinstance(error, OSError):
-            sentence = f"{error.filename or ''}: {error.strerror}"
+            # Files of tensors have a sentence in place of both.
+            sentence = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         else:
             raise
         print(f"fedskew-site: {sentence}", file=sys.stderr)
