@@ -222,8 +222,7 @@ def up(folder: Folder) -> None:
     federation = with_text_in_force(folder)
     up(federation)
     name = federation.agreement.name
-    coordinator = federation.coordinator
-    console().print(f"{name}: sites reach it at {coordinator.host}:{coordinator.port}")
+    console().print(f"{name}: sites reach it at {federation.coordinator.address}")
 
 
 @application.command()

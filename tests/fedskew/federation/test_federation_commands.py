@@ -140,6 +140,15 @@ def test_a_round_needs_more_than_half_of_the_sites(tmp_path: Path) -> None:
     assert FederationFolder(folder.path).agreement.min_sites == 3
 
 
+def test_up_says_the_address_as_sites_state_it(
+    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new(tmp_path / "study", address="[::1]:8443")
+    add(folder, *FOUR[:2])
+    monkeypatch.setattr(service, "up", lambda folder: None)
+    assert fedskew("federation", "up", folder.path)[1].endswith("at [::1]:8443\n")
+
+
 def test_columns_and_keys_of_more_letters_than_a_file_s_name_are_none(tmp_path: Path) -> None:
     names = [f"column-{number}" for number in range(40)]
     folder = new(tmp_path / "wide", columns=",".join(names), **{"input-shape": ""})
