@@ -1,7 +1,7 @@
 """A federation on this machine, made by the commands of docs/guides/deployment.md, for the scripts beside this file.
 
-What founds and looks is called in this process, as each start of the command line takes seconds; what stays, SuperLink,
-gateway, and each site's `fedskew-site start`, are processes of their own.
+What founds and looks is called in this process, as each start of the command line takes seconds; what stays, the
+SuperLink and each site's `fedskew-site start`, are processes of their own.
 """
 
 import contextlib
@@ -240,7 +240,7 @@ class LocalFederation:
         self.found()
 
     def up(self) -> None:
-        """Start SuperLink and gateway where they are not up."""
+        """Start the SuperLink where it is not up."""
         fedskew("federation", "up", self.folder)
 
     def start(self, *names: str) -> None:
@@ -340,7 +340,7 @@ class LocalFederation:
         )
 
     def down(self) -> None:
-        """End the runs, the sites, SuperLink and gateway."""
+        """End the runs, the sites and the SuperLink."""
         for job in self.jobs:
             job.process.kill()
             job.process.wait()
