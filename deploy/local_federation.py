@@ -1,7 +1,7 @@
 """A federation on this machine, made by the commands of docs/guides/deployment.md, for the scripts beside this file.
 
-What founds and looks is called in this process, as each start of the command line takes seconds; what stays, SuperLink,
-gateway, and each site's `fedskew-site start`, are processes of their own.
+What founds and looks is called in this process, as each start of the command line takes seconds; what stays, the
+SuperLink and each site's `fedskew-site start`, are processes of their own.
 """
 
 import contextlib
@@ -160,7 +160,6 @@ class LocalFederation:
         work: Path,
         site_lines: str = "",
         site_keys: str = "",
-        programs: Mapping[str, Path] | None = None,
     ) -> None:
         """Make nothing yet.
 
@@ -168,9 +167,7 @@ class LocalFederation:
             work: where everything is made.
             site_lines: more lines at the end of each site.toml, a table such as [policy].
             site_keys: more lines at its beginning, keys such as weights.
-            programs: by site, the folder of its `fedskew-site`, where it is not this Python's.
         """
-        self.programs = programs or {}
         self.work = work.resolve()
         self.site_lines = site_lines
         self.site_keys = site_keys
@@ -198,23 +195,20 @@ class LocalFederation:
     def found(
         self,
         min_sites: int = 2,
-        address: str = "",
-        host: str = "127.0.0.1",
         agree: Callable[[str], str] = lambda text: text,
     ) -> None:
         """Make certificates, keys and the agreement, and let every site approve it.
 
-        The gateway listens on `host`; `address` is what sites connect to, where something lies between them and
-        the gateway. `agree` changes federation.toml's text before the sites get it.
+        `agree` changes federation.toml's text before the sites get it.
         """
-        gateway = f"{host}:{free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         words = [
             "--name",
             "try",
             "--address",
-            gateway,
+            address,
             "--listen",
-            host,
+            "127.0.0.1",
             "--min-sites",
             str(min_sites),
         ]
@@ -229,7 +223,7 @@ class LocalFederation:
         for name, place in self.places.items():
             for file in ("federation.toml", "ca.crt"):
                 shutil.copy(self.folder / file, place)
-            lines = SITE.format(name=name, address=address or gateway, keys=self.site_keys)
+            lines = SITE.format(name=name, address=address, keys=self.site_keys)
             (place / "site.toml").write_text(lines + self.site_lines)
             fedskew_site(
                 "approve",
@@ -246,7 +240,7 @@ class LocalFederation:
         self.found()
 
     def up(self) -> None:
-        """Start SuperLink and gateway where they are not up."""
+        """Start the SuperLink where it is not up."""
         fedskew("federation", "up", self.folder)
 
     def start(self, *names: str) -> None:
@@ -254,8 +248,7 @@ class LocalFederation:
         for name in names or self.places:
             place = self.places[name]
             with (place / "start.log").open("ab") as log:
-                program = self.programs.get(name, BIN) / "fedskew-site"
-                words = [program, "start", "--site", place / "site.toml"]
+                words = [BIN / "fedskew-site", "start", "--site", place / "site.toml"]
                 self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, cwd=place)
 
     def start_half(self, name: str, half: str, port: int, secret: Path) -> None:
@@ -294,12 +287,12 @@ class LocalFederation:
             return {}
         return {name: away.get(name, "online") for name in folder.agreement.names}
 
-    def wait_for_sites(self, *names: str, seconds: float = ONLINE) -> None:
-        """Return once sites are online, all of them by default. Raises SystemExit when they are not in time."""
-        deadline = time.monotonic() + seconds
-        while {(states := self.status()).get(name) for name in names or self.places} != {"online"}:
+    def wait_for_sites(self) -> None:
+        """Return once all sites are online. Raises SystemExit when they are not in time."""
+        deadline = time.monotonic() + ONLINE
+        while {(states := self.status()).get(name) for name in self.places} != {"online"}:
             if time.monotonic() > deadline:
-                sys.exit(f"after {seconds:g} s: {states}")
+                sys.exit(f"after {ONLINE:g} s: {states}")
             time.sleep(0.3)
 
     def run(self, words: Sequence[str], results: str = "results") -> dict[str, Any]:
@@ -347,7 +340,7 @@ class LocalFederation:
         )
 
     def down(self) -> None:
-        """End the runs, the sites, SuperLink and gateway."""
+        """End the runs, the sites and the SuperLink."""
         for job in self.jobs:
             job.process.kill()
             job.process.wait()
@@ -355,13 +348,12 @@ class LocalFederation:
         fedskew("federation", "down", self.folder)
 
     @contextmanager
-    def at_work(self, *names: str, sites: bool = True) -> Iterator[None]:
-        """Within this context the coordinator is up, and sites are online, all of them by default."""
+    def at_work(self) -> Iterator[None]:
+        """Within this context the coordinator is up, and all sites are online."""
         try:
             self.up()
-            if sites:
-                self.start(*names)
-                self.wait_for_sites(*names)
+            self.start()
+            self.wait_for_sites()
             yield
         finally:
             self.down()

@@ -2,7 +2,7 @@
 
     python deploy/try_federation.py [--dataset digits] [--sites 4] [--rounds 6] [--heads] [--keep FOLDER]
 
-Sites get a folder, a key and a state each, reach the coordinator through gateway and TLS, and see their own data alone.
+Sites get a folder, a key and a state, reach the coordinator through its door by TLS, and see their own data alone.
 Then the same site folders are run in one process. Exit status 0 only if the two hashes of everything are the same.
 
 With --heads the sites agree on a backbone by its hash, each with a file of its own, and class counts and feature

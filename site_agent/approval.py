@@ -38,7 +38,7 @@ def summary(site: Site, app: str) -> str:
     """Return what is agreed to and what may leave this site, for the one who decides."""
     agreement = site.agreement
     runs = (
-        "any that the SuperLink sends: federation.toml has no run-key, so whoever holds the gateway's machine can "
+        "any that the SuperLink sends: federation.toml has no run-key, so whoever holds its machine can "
         "start one"
     )
     if agreement.run_key:

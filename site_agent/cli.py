@@ -284,6 +284,7 @@ def log(
 
 def described(line: bytes) -> str:
     """Return a line of the audit log for people, or an empty text for what is no entry."""
+    from data.text import escaped
     from site_agent.audit import NO_ENTRY
 
     try:
@@ -293,7 +294,8 @@ def described(line: bytes) -> str:
             norm = f", norm {row['norm']:g}" if "norm" in row else ""
             entry[f"left {row['name']}"] = f"{row['bytes']} bytes{norm}"
         del entry["before"]  # the hash of the line before
-        return " ".join([*words, *(f"{key} {value}" for key, value in entry.items())])
+        # A run's settings and a message's kind are the coordinator's words, and could clear a terminal.
+        return escaped(" ".join([*words, *(f"{key} {value}" for key, value in entry.items())]))
     except NO_ENTRY:
         return ""
 
@@ -353,7 +355,8 @@ def main() -> None:
         if isinstance(error, InputError | NotAgreed):
             sentence = str(error)
         elif isinstance(error, OSError):
-            sentence = f"{error.filename or ''}: {error.strerror}"
+            # Files of tensors have a sentence in place of both.
+            sentence = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         else:
             raise
         print(f"fedskew-site: {sentence}", file=sys.stderr)

@@ -37,6 +37,7 @@ from prometheus_client.registry import Collector
 
 from data import DataError, SettingError
 from data.files import LARGEST, rotate, stamp_of
+from data.packages import module_name
 from site_agent.audit import NO_ENTRY, complete_lines
 from site_agent.keys import read_private
 
@@ -85,7 +86,6 @@ def link_only(link: "Link", state: Path, port: int, secret: Path) -> NoReturn:
     home.mkdir(parents=True, exist_ok=True)
     read_secret(secret)
     command = command_of(link, port, secret)
-    # exec also frees the memory of torch, which reading site.toml has imported.
     os.execv(sys.executable, process_of(KEEP, str(home), *command))
 
 
@@ -263,7 +263,7 @@ class SiteMetrics(Collector):
 
 def process_of(*words: str) -> list[str]:
     """Return the command of a process of this module, see the end of the file."""
-    return [sys.executable, "-m", "site_agent.service", *words]
+    return [sys.executable, "-m", module_name("site_agent.service"), *words]
 
 
 def command_of(link: "Link", port: int, secret: Path) -> list[str]:

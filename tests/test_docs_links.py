@@ -14,6 +14,7 @@ FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.+?) *#*$", re.MULTILINE)
 MENTION = re.compile(r"\bdocs/[\w/.-]+\.(?:md|ipynb|png)\b")
+TEST = re.compile(r"\btest_\w+\.py\b")
 
 
 def slug(heading: str) -> str:
@@ -47,6 +48,12 @@ def test_every_relative_link_and_anchor_resolves() -> None:
     page = ROOT / "docs" / "index.md"  # the control: what is broken is found
     text = "[a](nowhere.md) [b](index.md#no-such-heading) [c](index.md#start) [d](https://x.org)"
     assert list(broken_links(page, text)) == ["nowhere.md", "index.md#no-such-heading"]
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    there = {file.name for file in (ROOT / "tests").rglob("test_*.py")}
+    named = {str(page): set(TEST.findall(page.read_text())) for page in PAGES}
+    assert not {page: names - there for page, names in named.items() if names - there}
 
 
 def test_every_page_that_a_file_names_exists() -> None:

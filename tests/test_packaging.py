@@ -57,6 +57,17 @@ assert all(place.startswith(sys.argv[1]) for place in places), places
 """
 
 
+SUPERNODE = """
+import sys
+from importlib.util import find_spec
+sys.path[:0] = sys.argv[1:]
+from fedskew.site_agent.service import process_of
+command = process_of("flower-supernode")
+assert command[1] == "-m" and find_spec(command[2]), command
+"""
+"""The process that a site starts for its SuperNode, in Python that finds no clone."""
+
+
 def python(folder: Path, program: Path | str, code: str, *words: str, path: str = "") -> str:
     """Return what a Python prints that runs a file in this folder, where it also looks for modules first."""
     (folder / "main.py").write_text(code)
@@ -129,6 +140,16 @@ def test_a_run_of_the_wheel_beside_a_user_s_own_data_has_the_hash_of_the_clone(
     assert installed - {"__pycache__"} == {"fedskew", "bin", "dependencies.pth"}
     commands = python(tmp_path, fresh_environment, EVERY_MODULE, str(packages))
     assert {"fedskew", "fedskew-site"} <= {*commands.split()}
+
+
+def test_a_site_with_the_wheel_starts_its_supernode(tmp_path: Path) -> None:
+    write = runpy.run_path(str(ROOT / "scripts" / "one_package.py"))["write"]
+    write(tmp_path)
+    # Without the site module Python does not see the clone, whose packages an editable install adds.
+    command = [sys.executable, "-I", "-S", "-W", "ignore", "-c", SUPERNODE, str(tmp_path)]
+    packages = Path(pytest.__file__).parents[1]
+    done = subprocess.run([*command, str(packages)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_only_imports_are_rewritten_in_the_wheel() -> None:

@@ -49,7 +49,7 @@ def service_killed(program: str) -> Callable[[Stage, str], TrialResult]:
     """Return the row in which a process of the coordinator's is killed in round 3."""
 
     def row(stage: Stage, name: str) -> TrialResult:
-        words = "rounds=4", "node-wait=20", SLOW  # behind a new gateway sites are away for 3 s
+        words = "rounds=4", "node-wait=20", SLOW  # behind a new SuperLink sites are away for 3 s
         before = stage.trainings()
         job = stage.begin(name, *words)
         job.wait_for_round(2)

@@ -1,5 +1,6 @@
 """`fedskew federation`: the coordinator's commands, in the order of its help."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +63,8 @@ def new(
     from fedskew.federation.folder import begin
 
     column_names = listed("--columns", columns)
-    if Path(columns).is_file():
+    # A list may be longer than a file's name, for which pathlib raises.
+    if os.path.isfile(columns):  # noqa: PTH113
         source = f"{kind_of_path(Path(columns))}:{columns}"
         column_names = [*input_columns(source, DataSettings())]
         if not column_names:
@@ -129,7 +131,7 @@ def add(
     from fedskew.federation.folder import FederationFolder
 
     entries: dict[str, object] = {"key": key.strip()}
-    if Path(key).is_file():
+    if os.path.isfile(key):  # noqa: PTH113  # as of `new`'s columns
         match read_toml(Path(key))[1].get("site"):
             case [dict(printed)]:
                 entries = printed
@@ -220,8 +222,7 @@ def up(folder: Folder) -> None:
     federation = with_text_in_force(folder)
     up(federation)
     name = federation.agreement.name
-    coordinator = federation.coordinator
-    console().print(f"{name}: sites reach it at {coordinator.host}:{coordinator.port}")
+    console().print(f"{name}: sites reach it at {federation.coordinator.address}")
 
 
 @application.command()

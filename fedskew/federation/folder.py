@@ -112,8 +112,13 @@ class FederationFolder:
         """What the SuperLink's control interface asks for: only the coordinator's user can read it."""
         file = self.state / "control.secret"
         if not file.exists():
+            self.make_state()
             write_private(file, secrets.token_hex(32).encode())
         return file.read_text()
+
+    def make_state(self) -> None:
+        """Make superlink/, which a folder that is restored from a backup lacks, for its owner alone."""
+        self.state.mkdir(mode=0o700, exist_ok=True)
 
     @property
     def text_in_force(self) -> Path:
@@ -227,7 +232,7 @@ def begin(
         raise SettingError("--coordinator-key", str(coordinator_key), rule)
 
     path.mkdir(parents=True, exist_ok=True)
-    folder.state.mkdir(mode=0o700)
+    folder.make_state()
     if is_signed:
         entries["run-key"] = make_key(coordinator_key or folder.coordinator_key)
     if fab:

@@ -24,7 +24,7 @@ from fedskew.engines.processes import (
     search_path,
 )
 from fedskew.federation.control import Control
-from fedskew.federation.folder import FederationFolder
+from fedskew.federation.folder import Coordinator, FederationFolder
 
 log = logging.getLogger("fedskew.door")
 START_TIMEOUT = 180.0
@@ -125,6 +125,7 @@ def handshake(folder: FederationFolder) -> None:
 def serve(folder: FederationFolder) -> None:
     """Replace this process by the service."""
     folder.check()
+    folder.make_state()
     # Both first: the folder's path may be relative to the working folder.
     command, variables = service_command(folder), environment(folder)
     os.chdir(folder.state)
@@ -183,6 +184,12 @@ def keep_log_small(file: Path) -> None:
             log.error("%s: cannot be rotated: %s", file, error.strerror)
 
 
+def sites_socket(coordinator: Coordinator) -> socket.socket:
+    """Return what listens for sites."""
+    family = socket.AF_INET6 if ":" in coordinator.listen else socket.AF_INET
+    return socket.create_server((coordinator.listen, coordinator.port), family=family)
+
+
 def main() -> None:
     """Serve until a signal arrives."""
     # Who starts or ends the service needs none of them.
@@ -214,7 +221,7 @@ def main() -> None:
     )
     doors = [
         socket.create_server(("127.0.0.1", coordinator.superlink_port)),
-        socket.create_server((coordinator.listen, coordinator.port)),
+        sites_socket(coordinator),
     ]
     uvicorn.Server(config).run(sockets=doors)
 

@@ -89,6 +89,14 @@ def test_what_a_loss_of_power_leaves_of_a_line_makes_room_for_the_next(
     assert audit.verify() == 5 and audit.path.read_bytes().startswith(whole)
 
 
+def test_what_a_message_says_is_printed_in_one_line(
+    site_file: Path, audit: Audit, fedskew_site: FedSkewSite
+) -> None:
+    audit.write("run", text="first\n\x1b[2Jsecond")
+    _, output, _ = fedskew_site("log", "--site", site_file)
+    assert output.splitlines()[-1].endswith("text first\\n\\x1b[2Jsecond")
+
+
 def test_a_kill_between_a_line_and_its_hash_is_no_change(audit: Audit) -> None:
     last = audit.last.read_text()
     audit.write("answered")

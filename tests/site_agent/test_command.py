@@ -58,6 +58,7 @@ def test_bad_input_gets_one_sentence_and_status_2(
     write(site_file, site_entries(link=link))
     for words, said in (
         (["status", "--site", missing], "none.toml"),
+        (["export", missing, site_file.parent / "out", "--site", site_file], "none.toml"),
         (["start", "--only", "link", "--site", missing], "--secret"),
         (["start", "--site", site_file], "nothing is approved"),
     ):

@@ -1,7 +1,6 @@
 """A service is started where it is not up, waited for, and its last words are told where it does not come."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -94,13 +93,17 @@ def test_what_a_service_writes_is_for_the_coordinator_s_user_alone(
     ]
 
 
+@pytest.mark.parametrize("listen", ["0.0.0.0", "::"])
 def test_a_halted_gate_does_not_answer_though_its_connections_are_accepted(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, listen: str
 ) -> None:
     """The kernel takes connections for a process that is stopped: only a handshake shows that it works."""
     monkeypatch.setattr(service, "HANDSHAKE", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as halted:
-        port = halted.getsockname()[1]
-        folder = SimpleNamespace(coordinator=SimpleNamespace(listen="0.0.0.0", port=port))
+    if ":" in listen and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    coordinator = SimpleNamespace(listen=listen, port=0)
+    with service.sites_socket(coordinator) as halted:  # type: ignore[arg-type]
+        coordinator.port = halted.getsockname()[1]
+        folder = SimpleNamespace(coordinator=coordinator)
         with pytest.raises(TimeoutError):
             service.handshake(folder)  # type: ignore[arg-type]

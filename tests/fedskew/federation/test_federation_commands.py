@@ -1,6 +1,7 @@
 """The coordinator's folder by its commands: what `new`, `add` and `update` write, and what they refuse unwritten."""
 
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,24 @@ def test_a_round_needs_more_than_half_of_the_sites(tmp_path: Path) -> None:
     assert FederationFolder(folder.path).agreement.min_sites == 3
 
 
+def test_up_says_the_address_as_sites_state_it(
+    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new(tmp_path / "study", address="[::1]:8443")
+    add(folder, *FOUR[:2])
+    monkeypatch.setattr(service, "up", lambda folder: None)
+    assert fedskew("federation", "up", folder.path)[1].endswith("at [::1]:8443\n")
+
+
+def test_columns_and_keys_of_more_letters_than_a_file_s_name_are_none(tmp_path: Path) -> None:
+    names = [f"column-{number}" for number in range(40)]
+    folder = new(tmp_path / "wide", columns=",".join(names), **{"input-shape": ""})
+    assert read_toml(folder.agreement_file)[1]["input-columns"] == names
+    with pytest.raises(DataError) as refused:
+        command("federation", "add", folder.path, "north", "A" * 300)
+    assert refused.value.key == "key"
+
+
 def test_another_app_needs_no_classes_and_fedskews_does(tmp_path: Path) -> None:
     folder = new(tmp_path / "any", app=str(APP), classes="", input_shape="")
     for site in FOUR[:2]:
@@ -242,6 +261,25 @@ def test_a_folder_whose_app_is_another_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         FederationFolder(folder.path).check()
     assert refused.value.key == "app"
+
+
+def test_a_folder_restored_without_the_superlink_s_goes_on(
+    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new(tmp_path / "study")
+    add(folder, *FOUR[:2])
+    shutil.rmtree(folder.state)
+    status, output, errors = fedskew("federation", "agree", folder.path, "--yes")
+    assert status == 0 and "The SuperLink is not up" in output, errors
+    assert folder.state.stat().st_mode & 0o777 == 0o700
+
+    shutil.rmtree(folder.state)
+    served: list[Path] = []
+    monkeypatch.setattr(service.os, "execve", lambda *words: served.append(Path.cwd()))
+    monkeypatch.setattr(service.os, "umask", lambda mask: 0)
+    monkeypatch.chdir(folder.path)
+    assert fedskew("federation", "serve", ".")[0] == 0
+    assert served == [folder.state.resolve()]
 
 
 @pytest.mark.slow
