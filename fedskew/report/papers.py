@@ -140,17 +140,16 @@ class PapersReport:
 
     @property
     def about(self) -> str:
-        """How many runs are finished, and where those that are not from the results folder come from."""
+        """How many runs are finished, statements measured and decided."""
         verdicts = [one.verdict for one in self.statements]
         decided = sum(one.is_decided for one in verdicts)
         # Without a number a claim is measured where a test holds it.
         measured = sum(one.n > 0 or one.status == "holds" for one in verdicts)
         so_far = "" if self.finished == len(self.runs) else " so far"
-        text = (
+        return (
             f"{self.finished} of {len(self.runs)} runs are finished: {measured} of {len(verdicts)} "
             f"statements are measured{so_far}, and {decided} of these decided."
         )
-        return f"{text} From kept records: {'; '.join(self.kept)}." if self.kept else text
 
 
 def papers_report(
@@ -269,6 +268,13 @@ def markdown(report: PapersReport, day: date, figures: Path | None = None) -> st
         texts = [f"{', '.join(names)}: {lost}" for lost, names in entries.items()]
         lines = [f"* {escaped(text)}" for text in texts]
         parts += ["## What the smaller editions give up", "\n".join(lines)]
+    if report.kept:
+        lines = [f"* {where}" for where in report.kept]
+        parts += [
+            "## Kept records",
+            "Runs by the commit and the device that they were trained with:",
+            "\n".join(lines),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -297,6 +303,8 @@ def terminal_lines(report: PapersReport) -> list[str]:
         counted = [f"{number} {what}" for number, what in zip(numbers, COUNTS[1:], strict=True)]
         lines.append(f"{paper}: {', '.join(counted)}")
     lines.append(report.about)
+    if report.kept:
+        lines.append(f"From kept records: {'; '.join(report.kept)}.")
     for one in report.statements:
         says, _, here, interval, verdict = one.cells
         line = f"{one.paper.paper}: {says.text}: {verdict.text}"
