@@ -252,10 +252,10 @@ def ten_parts(
 
 def _require_enough(total: int, clients: int, min_samples: int) -> None:
     """Raise SettingError if `total` samples are too few for the clients."""
-    rule = f"{clients} clients on {total} images: some would hold none"
+    rule = f"{clients} clients on {total} samples: some would hold none"
     require(clients <= total, "clients", clients, rule)
     needed = clients * min_samples
-    rule = f"{clients} clients with at least {min_samples} images each need {needed}; there are {total}"
+    rule = f"{clients} clients with at least {min_samples} samples each need {needed}; there are {total}"
     require(needed <= total, "min-samples", min_samples, rule)
 
 
@@ -282,7 +282,7 @@ def _first_draw(
             break
     found = f"in {draw} draws, at least {fewest} of {clients} clients held fewer than {least}"
     remedy = "raise alpha or lower clients (or min-samples, but for feddf)"
-    rule = f"{found} of {sizes_C.sum()} images; {remedy}"
+    rule = f"{found} of {sizes_C.sum()} samples; {remedy}"
     raise SettingError("alpha", alpha, rule)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Upload,
         Variant,
         integers,
+        vectorizable,
     )
     from client_app.models import Classifier
     from client_app.optimizer import TrainingSettings
@@ -105,6 +106,7 @@ __all__ = [
     "regularized",
     "solver_of",
     "train_round",
+    "vectorizable",
     "weighted_mean",
     "weighted_sum",
 ]

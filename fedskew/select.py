@@ -56,7 +56,8 @@ TARGETS = {
     "auroc": "auroc",
 }
 """The numbers that can decide, each with its name in the report."""
-ALWAYS_UPLOADED = ("model", "scores")
+ALWAYS_UPLOADED = ("model", "scores", "column-sums")
+"""By every method, the column sums of tables alone: leaving methods out cannot avoid them."""
 HOLDS_COUNTS = ("class-statistics",)
 """Uploads that name each class's number of samples as well."""
 

@@ -31,6 +31,7 @@ from torchvision.models import efficientnet_b0
 from benchmarks.__main__ import SUITE
 from fedskew.cli.application import COMMANDS, loaded
 from fedskew.cli.options import choose
+from fedskew.experiments import entries_in
 from fedskew.experiments.plan import runs, selected
 from server_app.settings import defaults, parse, parse_texts
 from site_agent.cli import application as site_application
@@ -368,6 +369,14 @@ def wrong_spans(text: str) -> list[str]:
 def test_commands_in_running_text_exist() -> None:
     wrong = {str(page.relative_to(ROOT)): wrong_spans(page.read_text()) for page in PAGES}
     assert not {page: spans for page, spans in wrong.items() if spans}
+
+
+@pytest.mark.parametrize("name", ["experiments.md", "personal-models.md"])
+def test_the_experiments_on_a_page_are_read(name: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "guides" / name).read_text()
+    (entries,) = [match["text"] for match in BLOCK.finditer(page) if match["language"] == "yaml"]
+    (tmp_path / "mine.yaml").write_text(entries)
+    assert entries_in(tmp_path / "mine.yaml")
 
 
 # Blocks that are run

@@ -59,6 +59,8 @@ NOT_RUN_HERE = {
         "standardization.columns[].column",
         "standardization.columns[].mean",
         "standardization.columns[].std",
+        "input-columns[]",
+        "medians.COLUMN",
         "agreement.name",  # between sites
         "agreement.sha256",
         "agreement.sites[]",

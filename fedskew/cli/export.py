@@ -109,7 +109,8 @@ def predict(
     out.print(predictions_table(predictions))
     others = len(predictions) - SHOWN_ROWS
     if others > 0:
-        out.print(f"and {others} more; --output FILE writes all", style="dim")
+        place = "; --output FILE writes all" if output is None else f" in {output}"
+        out.print(f"and {others} more{place}", style="dim", markup=False, soft_wrap=True)
     if numbers is not None:
         out.print(numbers_table(numbers, about.class_names))
 

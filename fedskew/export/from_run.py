@@ -37,7 +37,7 @@ from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.composition import compose, row_name
 from server_app.plugins import find
 from server_app.record import ModelNumbers
-from server_app.run_folder import RunFolder, write_text
+from server_app.run_folder import RunFolder, divergence_words, write_text
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS
 from strategies.core.server import AVERAGE
 
@@ -69,10 +69,13 @@ class TrainedRun:
         for key in ("components", "hidden"):
             value = self.settings.get(key, 0)
             require(not value, key, value, "is for experiments: such a model is not exported")
-        summary = folder.summary()
+        summary, divergence = folder.summary(), folder.divergence()
         try:
             self.checkpoint = Checkpoint.load(folder.checkpoint_file, folder.run)
         except (FileNotFoundError, BrokenCheckpoint) as error:
+            if divergence is not None:
+                rule = f"{divergence_words(divergence)}: no round before it can be exported"
+                raise DataError(rule, where=where) from error
             remedy = "delete what is damaged, and the run's own command makes it anew"
             raise DataError(f"{error}: {remedy}") from error
         # A killed run can have the record of a round whose checkpoint was not written.
@@ -86,6 +89,9 @@ class TrainedRun:
                 state = f"lacks records in {folder.rounds_file.name}"
             remedy = "the run's own command mends it, --unfinished exports it as it is"
             found = f"{state} (round {last} of {self.settings['rounds']})"
+            if divergence is not None:
+                found = divergence_words(divergence)
+                remedy = f"--unfinished exports it after round {last}"
             raise DataError(f"{found}: {remedy}", where=where)
 
         self.model = chosen(list(self.checkpoint.deployed), model)

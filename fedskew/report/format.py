@@ -120,9 +120,9 @@ def plain(number: float | None, metric: str = "") -> str:
 
 
 def signed(number: float, metric: str = "") -> str:
-    """Return a number with its sign."""
+    """Return a number with its sign; of -0.0, which a difference can be, the plus alone."""
     sign = "+" if number >= 0 else ""  # `plain` writes the minus
-    return sign + plain(number, metric)
+    return sign + plain(number + 0.0, metric)
 
 
 def spread_words(found: Estimate | None, metric: str = "") -> str:

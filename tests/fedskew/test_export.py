@@ -21,6 +21,7 @@ from fedskew.export.from_run import TrainedRun, export
 from fedskew.export.model_folder import ModelFolder
 from server_app.checkpoint import Checkpoint
 from server_app.run_folder import RunFolder, line_of
+from strategies.core.server import Diverged
 
 
 def test_the_model_file_is_the_deployed_state_and_says_what_it_is(creff, tmp_path):
@@ -110,6 +111,19 @@ def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(creff, tmp_pat
     export(TrainedRun(folder, unfinished=True), tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
     assert "**The run was not finished**" in card
+
+
+def test_a_diverged_run_says_so_and_what_is_left(creff, tmp_path, fedskew):
+    run = copied(creff, tmp_path)
+    run.summary_file.unlink()
+    run.write_divergence(Diverged(3, "loss is not finite"), 5.0)
+    words = ("export", run.path, "--output", tmp_path / "model")
+    status, out, errors = fedskew(*words)
+    assert (status, out) == (2, "") and "diverged in round 3: loss is not finite" in errors
+    assert "--unfinished" in errors and fedskew(*words, "--unfinished")[0] == 0
+    run.checkpoint_file.unlink()
+    status, _, errors = fedskew(*words, "--unfinished")
+    assert status == 2 and "no round before it can be exported" in errors
 
 
 LOSSES = {

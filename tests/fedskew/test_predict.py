@@ -194,6 +194,7 @@ def test_a_table_of_predictions_has_every_probability(digits, tmp_path, fedskew,
     words = (digits / "average", digits / "test.npz", "--output")
     status, output, _ = fedskew("predict", *words, tmp_path / "p.csv")
     assert status == 0 and "AUROC" in output and "balanced accuracy" in output
+    assert f"and 340 more in {tmp_path / 'p.csv'}" in output
     rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
     assert len(rows) == 360
     for row in rows:

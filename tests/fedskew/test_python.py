@@ -48,6 +48,11 @@ def test_the_import_is_cheap(tmp_path):
     assert python(code, tmp_path) == "[]\n"
 
 
+def test_the_names_for_a_method_of_ones_own_are_there():
+    for name in (*fedskew.methods.__all__, "vectorizable"):  # which docs/guides/plugin.md names
+        assert getattr(fedskew.methods, name).__name__
+
+
 @pytest.mark.slow
 def test_worker_processes_without_a_main_guard_are_a_sentence(tmp_path):
     """The worker that imports the script anew says nothing."""

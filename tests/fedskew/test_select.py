@@ -226,6 +226,7 @@ NONE_IS_LEFT = {"methods": ["fedbn"], "settings": {"norm": "group"}, "without": 
     [
         ({"target": "best"}, "--target"),
         ({"without": ["model"]}, "--without"),
+        ({"without": ["column-sums"]}, "--without"),  # no method asks for them
         (NONE_IS_LEFT, "--method"),  # CCVR's statistics have the counts of classes
         ({"settings": {"rounds": 0}}, "rounds"),
     ],

@@ -12,7 +12,7 @@ from scipy.stats import ttest_1samp
 
 from data import SettingError
 from fedskew.report.differences import class_weights, strata
-from fedskew.report.format import words_and_unit
+from fedskew.report.format import ends_words, words_and_unit
 from fedskew.report.inference import (
     Estimate,
     Interval,
@@ -74,6 +74,11 @@ def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(measu
     ):
         assert words_and_unit(metric) == words
         assert replace(at(measured, numbers, **{metric: 0.5}), metric=metric).number == shown
+
+
+def test_an_end_has_one_sign_also_where_it_is_minus_nothing():
+    assert ends_words(-0.0, 0.0) == " [+0.0, +0.0]"
+    assert ends_words(-0.5, 0.5) == " [\N{MINUS SIGN}0.5, +0.5]"
 
 
 METRICS = ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"]
