@@ -164,7 +164,8 @@ def test_batch_norm_stays_on_the_client_by_variant_or_by_mod(method: str, mod: A
     private = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
     private |= {"norm.weight", "norm.bias"} if method == "fedbn" else set()
     own, shared = initial().state_dict(), weights(results[0])
-    for name in own:
+    # A bias before batch norm has no gradient: whether rounding moves it depends on the CPU.
+    for name in own.keys() - {"conv.bias"}:
         assert torch.equal(shared[name].float(), own[name].float()) == (name in private), name
     for node in by_mod.nodes:
         left, right = (
