@@ -279,10 +279,10 @@ def stated_sides(manifest: Manifest, settings: DataSettings) -> Texts | None:
             error = manifest.error("split", text, rule)
             error.remedy = all_together(settings)
             raise error
-    if split and settings.test_fold:
-        rule = f"has no effect, as {manifest.names['split']} says who tests"
-        raise DataError(f"test-fold = {settings.test_fold}: {rule}", where=manifest.where)
     if split:
+        if settings.test_fold:
+            rule = f"has no effect, as {manifest.names['split']} says who tests"
+            raise DataError(f"test-fold = {settings.test_fold}: {rule}", where=manifest.where)
         return np.array([SPLITS[text.lower()] for text in split])
     if not fold:
         return None

@@ -122,7 +122,7 @@ def plain(number: float | None, metric: str = "") -> str:
 def signed(number: float, metric: str = "") -> str:
     """Return a number with its sign; of -0.0, which a difference can be, the plus alone."""
     sign = "+" if number >= 0 else ""  # `plain` writes the minus
-    return sign + plain(number + 0.0, metric)
+    return sign + plain(number + 0.0, metric)  # -0.0 + 0.0 is 0.0
 
 
 def spread_words(found: Estimate | None, metric: str = "") -> str:

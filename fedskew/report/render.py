@@ -169,8 +169,8 @@ def csv_text(documents: Sequence[Document]) -> str:
     entries = [*chain.from_iterable(numbers(document.results) for document in documents)]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    for header in entries[:1]:  # none where all runs diverged
-        writer.writerow(header)
+    if entries:  # none where no run has a number
+        writer.writerow(entries[0])
     for entry in entries:
         writer.writerow(map(csv_field, entry.values()))
     return file.getvalue()
