@@ -31,10 +31,10 @@ EXTRAS = {
     "ray": "simulation",
     "psutil": "simulation",  # the extra `coordinator` has it as well
     "sklearn": "simulation",
-    "scipy": "simulation",  # the extra `report` has it as well
+    "scipy": "simulation",  # the extra `report` has it as well, and the two below
+    "jinja2": "simulation",
+    "markupsafe": "simulation",
     "matplotlib": "report",
-    "jinja2": "report",
-    "markupsafe": "report",
     "starlette": "coordinator",
     "uvicorn": "coordinator",
 }

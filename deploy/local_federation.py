@@ -344,8 +344,10 @@ class LocalFederation:
         for job in self.jobs:
             job.process.kill()
             job.process.wait()
-        self.stop()
-        fedskew("federation", "down", self.folder)
+        try:
+            self.stop()
+        finally:  # a site that does not end must not leave the SuperLink up
+            fedskew("federation", "down", self.folder)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

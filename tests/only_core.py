@@ -1,7 +1,7 @@
 """A Python in which only the packages of `pip install fedskew` can be imported, as at a site that installed no more.
 
 Run as `python tests/only_core.py FILE WORDS...`: it runs FILE with every other installed package hidden. The
-environment's ALSO names a package to show all the same.
+environment's ALSO names a package to show all the same, EXTRA an extra whose packages are shown.
 """
 
 import importlib.metadata
@@ -26,10 +26,11 @@ def plain(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-def core() -> list[str]:
-    """Return the dependencies in pyproject.toml that no extra has."""
+def core(extra: str = "site") -> list[str]:
+    """Return the dependencies in pyproject.toml that no extra has, and those of one; `site` has none."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [Requirement(text).name for text in project["dependencies"]]
+    texts = project["dependencies"] + project["optional-dependencies"][extra]
+    return [Requirement(text).name for text in texts]
 
 
 def brought_by(names: Iterable[str]) -> set[str]:
@@ -54,7 +55,11 @@ def brought_by(names: Iterable[str]) -> set[str]:
 class OnlyThese(PathFinder):
     """Finds no module of a distribution outside `names`, as if it were not installed."""
 
-    names: ClassVar[set[str]] = brought_by(core()) | {"fedskew", os.environ.get("ALSO", "fedskew")}
+    names: ClassVar[set[str]] = {
+        *brought_by(core(os.environ.get("EXTRA", "site"))),
+        "fedskew",
+        os.environ.get("ALSO", "fedskew"),
+    }
     homes: ClassVar[Mapping[str, list[str]]] = importlib.metadata.packages_distributions()
 
     @classmethod

@@ -139,8 +139,9 @@ def predictions_json(
 def cells_of(prediction: "Prediction") -> dict[str, Any]:
     """Return a prediction's cells by column: its place, the file's own columns, the prediction and the label.
 
-    A row of a table has `row`, its line, in place of `input`. One of the file's columns that has the name of another
-    one here is called `NAME of the file`.
+    A row of a table has `row`, its line, in place of `input`. There is one column `p CLASS` per class; label is empty
+    where the true class is unknown. One of the file's columns that has the name of another one here is called
+    `NAME of the file`.
     """
     cells: dict[str, Any] = {"input": prediction.input}
     if prediction.row is not None:
@@ -150,6 +151,8 @@ def cells_of(prediction: "Prediction") -> dict[str, Any]:
         "probability": prediction.probability,
         "label": prediction.label or "",
     }
+    for name, probability in prediction.probabilities.items():
+        own[f"p {name}"] = probability
     taken = {*cells, *own}
     for name, text in prediction.columns.items():
         cells[f"{name} of the file" if name in taken else name] = text
@@ -157,11 +160,8 @@ def cells_of(prediction: "Prediction") -> dict[str, Any]:
 
 
 def write_csv(file: Path, predictions: "list[Prediction]") -> None:
-    """Write one row per input, with one column `p CLASS` per class; label is empty where the true class is unknown."""
-    rows = []
-    for prediction in predictions:
-        probabilities = {f"p {name}": p for name, p in prediction.probabilities.items()}
-        rows.append(cells_of(prediction) | probabilities)
+    """Write one row per input, with the columns of `cells_of`. Raises SettingError where it cannot be written."""
+    rows = [cells_of(prediction) for prediction in predictions]
     try:
         with file.open("w", newline="", encoding="utf-8") as opened:
             writer = csv.DictWriter(opened, rows[0])

@@ -111,6 +111,16 @@ def test_all_rows_are_predicted_in_order_with_the_columns_of_the_file(
     assert probabilities(unlabeled) == probabilities(answer)[::-1]
 
 
+def test_predictions_of_a_file_with_predictions_keep_those_of_the_file(model, tmp_path, fedskew):
+    rows = [row | {"probability": "sure", "p Malignant": "high"} for row in rows_of(3)]
+    file = write(tmp_path / "earlier.csv", rows, tuple(rows[0]))
+    out = tmp_path / "later.csv"
+    assert fedskew("predict", model, file, "--output", out)[0] == 0
+    for row in csv.DictReader(out.read_text(encoding="utf-8").splitlines()):
+        assert row["probability of the file"] == "sure" and row["p Malignant of the file"] == "high"
+        assert 0 <= float(row["p Malignant"]) <= float(row["probability"]) <= 1
+
+
 def test_columns_of_arrays_are_matched_by_name_where_they_have_names(model, tmp_path, predicted):
     rows = [row for row in rows_of(30, start=700) if row["age"] and row["bmi"] != "NA"]
     expected, _ = predicted(model, write(tmp_path / "new.csv", rows))

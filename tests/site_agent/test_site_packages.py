@@ -37,16 +37,18 @@ run = {"method": "fedshift+fedbn", "model": "resnet-8", "rounds": 1, "batch-size
 print(execute(parse(run), Resources("inprocess"), lambda line: None, sites=str(folder))["hash"]["shared"])
 print("loaded", *sorted({name.split(".")[0] for name in sys.modules}))
 """
+RUN = "import sys; from fedskew.cli.main import main; sys.argv[0] = 'fedskew'; main()"
 CHECK = "import sys; from fedskew.site_command import main; sys.argv[0] = 'fedskew-site'; main()"
 
 
 def hidden(
-    folder: Path, code: str, *words: str | Path, also: str = "fedskew"
+    folder: Path, code: str, *words: str | Path, also: str = "fedskew", extra: str = "site"
 ) -> subprocess.CompletedProcess[str]:
-    """Run code in a Python that has the core's packages alone."""
+    """Run code in a Python that has the core's packages alone, and those of an extra."""
     file = folder / "code.py"
     file.write_text(code)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ALSO": also, "OMP_NUM_THREADS": "1"}
+    shown = {"PYTHONPATH": str(ROOT), "ALSO": also, "EXTRA": extra}
+    environment = {**os.environ, **shown, "OMP_NUM_THREADS": "1"}
     script = str(ROOT / "tests/only_core.py")
     command = [sys.executable, "-W", "ignore", script, str(file), *map(str, words)]
     return subprocess.run(
@@ -99,3 +101,16 @@ def test_a_site_checks_itself_and_trains_a_round_with_them_alone(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.splitlines()[-1].split()
     assert {"torch", "flwr"} <= {*loaded} and not NOT_AT_A_SITE & {*loaded}
+
+
+@pytest.mark.slow
+def test_a_run_on_one_machine_ends_with_its_table_by_the_extra_simulation_alone(
+    tmp_path: Path,
+) -> None:
+    words = ["run", "--engine", "inprocess", "--set", "model=mlp-bn", "--set", "method=fedbn"]
+    done = hidden(tmp_path, RUN, *words, "--set", "rounds=1", extra="simulation")
+    assert done.returncode == 0, done.stderr
+    assert "balanced accuracy" in done.stdout and "results/digits-fedbn-seed0" in done.stdout
+    # What draws is not there, and is named.
+    done = hidden(tmp_path, RUN, "report", "--html", "page.html", extra="simulation")
+    assert done.returncode == 2 and "pip install 'fedskew[report]'" in done.stderr
