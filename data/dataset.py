@@ -314,7 +314,12 @@ def _domains_and_subjects(raws: list[Raw], key: str, has_domains: bool) -> Array
         start += int(numbers_N.max()) + 1
     if any(split.subjects is not None for split in splits):
         arrays[f"{key}_subjects"] = np.concatenate(subjects)
-        if key == "test" and all(split.tested_as_one for split in splits):
+        as_one = [split.where for split in splits if split.tested_as_one]
+        by_sample = [split.where for split in splits if not split.tested_as_one]
+        if as_one and by_sample:
+            rule = f"test_subjects: is missing, and is in {as_one[0]}: all files name them, or none does"
+            raise DataError(rule, where=by_sample[0])
+        if key == "test" and as_one:
             arrays["test_groups"] = arrays["test_subjects"]  # a part of the content's hash
     return arrays
 

@@ -144,9 +144,14 @@ def test_a_member_that_hides_its_training_subjects_hides_them_for_all(tmp_path):
     settings = DataSettings(f"domains:{','.join(members)}", classes="2", input_shape="1x6x5")
     data = load(settings)
     assert data.train.subjects is None and len(set(data.test.subjects.tolist())) == 4
+    shown = replace(settings, dataset=f"domains:{members[0]},npz:{tmp_path}/known.npz")
     write_npz(tmp_path / "known.npz", (6, 5), 10, 5, classes=2)
-    known = load(replace(settings, dataset=f"domains:{members[0]},npz:{tmp_path}/known.npz"))
-    assert len(set(known.train.subjects.tolist())) == 4 + 10
+    refused(shown, f"known.npz: test_subjects: is missing, and is in {tmp_path}/north.npz")
+    write_npz(
+        tmp_path / "known.npz", (6, 5), 10, 5, classes=2, train_subjects=np.arange(20, 30), **test
+    )
+    known = load(shown)
+    assert known.tests_subjects and len(set(known.train.subjects.tolist())) == 4 + 10
 
 
 def test_gaps_in_vectors_are_refused_or_filled(tmp_path):
