@@ -94,21 +94,31 @@ def _scaled(split: Split, images: Array, settings: DataSettings, notes: Notes) -
     Raises:
         DataError: images whose scale only pixel-range can say: whole numbers, and floating-point numbers far from mean.
     """
-    if images.ndim > 2 and images.dtype != np.uint8:
-        if settings.pixel_range:
-            black, white = settings.pixel_span
-            taken = f"pixels are taken as {black:g}..{white:g} by pixel-range"
-            notes.append(f"{taken}, what is beyond is cut")
-            return on_scale(images, black, white)
+    if images.dtype == np.uint8:
+        return images
+    are_vectors = images.ndim == 2
+    if settings.pixel_range and not are_vectors:
+        black, white = settings.pixel_span
+        taken = f"pixels are taken as {black:g}..{white:g} by pixel-range"
+        notes.append(f"{taken}, what is beyond is cut")
+        return on_scale(images, black, white)
+    if not are_vectors and not _on_known_scale(images, settings):
+        where = f"{split.where}: {split.named('images')}: {images.dtype}"
         low, high = float(images.min()), float(images.max())
-        mean, std = np.mean(settings.means or 0.5), np.mean(settings.stds or 0.5)
-        is_far = max(abs(low - mean), abs(high - mean)) > FARTHEST * std
-        # `checked` names an image that is not finite.
-        if images.dtype.kind != "f" or (is_far and np.isfinite([low, high]).all()):
-            where = f"{split.where}: {split.named('images')}: {images.dtype}"
-            proposed = (0, white_of_bits(high)) if low >= 0 else None
-            raise unknown_range(where, low, high, proposed=proposed)
-    return images if images.dtype == np.uint8 else images.astype(np.float32, copy=False)
+        proposed = (0, white_of_bits(high)) if low >= 0 else None
+        raise unknown_range(where, low, high, proposed=proposed)
+    return images.astype(np.float32, copy=False)
+
+
+def _on_known_scale(images: Array, settings: DataSettings) -> bool:
+    """Return whether images hold floating-point numbers near the mean, as those on the scale 0..1 or normalized do."""
+    if images.dtype.kind != "f":
+        return False
+    extremes = np.array([images.min(), images.max()], np.float64)
+    if not np.isfinite(extremes).all():
+        return True  # `checked` names the image that is not finite
+    mean, std = np.mean(settings.means or 0.5), np.mean(settings.stds or 0.5)
+    return bool((np.abs(extremes - mean) <= FARTHEST * std).all())
 
 
 def with_subjects(splits: Mapping[str, Split]) -> dict[str, Split]:
