@@ -182,8 +182,7 @@ def too_large_columns(data: Dataset) -> str:
     inputs = data.train.inputs
     if len(data.shape) != 1 or isinstance(inputs, ImageFiles) or not len(inputs):
         return ""
-    scale = 255.0 if inputs.dtype == np.uint8 else 1.0
-    ends_2F = np.stack([inputs.min(axis=0), inputs.max(axis=0)]) / scale
+    ends_2F = np.stack([inputs.min(axis=0), inputs.max(axis=0)])
     normalized_2F = (ends_2F - np.array(data.mean)) / np.array(data.std)
     largest_F = np.abs(normalized_2F).max(axis=0)
     by_size = np.argsort(-largest_F, kind="stable").tolist()

@@ -164,7 +164,7 @@ def _check_name(name: str, dataset: str) -> None:
     # Path.exists raises OSError for a text that is too long for a path; os.path.exists does not.
     elif "/" in name or os.path.exists(name):  # noqa: PTH110
         # The user gave a path without the prefix that says how to read it.
-        prefix = {".npz": "npz", ".csv": "csv"}.get(Path(name).suffix, "folder")
+        prefix = {".npz": "npz", ".csv": "csv", ".tsv": "csv"}.get(Path(name).suffix, "folder")
         remedy = f"did you mean {shortened(repr(f'{prefix}:{name}'))}?"
     what = "so" if name == dataset else shortened(repr(name))
     raise SettingError("dataset", dataset, f"no data set is called {what}", remedy=remedy)

@@ -41,7 +41,7 @@ def column_sums(inputs_NF: Array) -> dict[str, Integers]:
     """Return the number of rows, and of each column the exact sum and sum of squares, as int64 limbs.
 
     Args:
-        inputs_NF: float32, or uint8, which stands for numbers on the scale 0..1 as in training.
+        inputs_NF: float32.
 
     Raises:
         ValueError: a number is not finite.
@@ -51,8 +51,6 @@ def column_sums(inputs_NF: Array) -> dict[str, Integers]:
     squares_F = np.zeros(inputs_NF.shape[1], object)
     for start in range(0, len(inputs_NF), CHUNK_ROWS):
         chunk_NF = inputs_NF[start : start + CHUNK_ROWS]
-        if chunk_NF.dtype == np.uint8:
-            chunk_NF = chunk_NF.astype(np.float32) / np.float32(255)
         if not np.isfinite(chunk_NF).all():
             raise ValueError("a number is not finite")
         units_NF = np.ldexp(chunk_NF.astype(np.float64), UNIT_BITS)

@@ -348,8 +348,8 @@ class Selection:
 def ends(gain: Estimate, share: float) -> tuple[float, float]:
     """Return the ends of the 95 % interval of a gain over two seeds or more.
 
-    It is the report's. Where that is over seeds alone, as of AUROC, it is wider: the seeds' validation samples overlap,
-    so that their spread shows a part of the error alone (Nadeau and Bengio 2003).
+    It is the report's. Where that is over seeds alone, as of worst-site on one data set, it is wider: the seeds'
+    validation samples overlap, so that their spread shows a part of the error alone (Nadeau and Bengio 2003).
 
     Args:
         gain: by the report.

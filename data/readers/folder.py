@@ -15,6 +15,7 @@ from data.readers.rows import (
     LABEL,
     complete_rows,
     names_of_classes,
+    notes_of_unused,
     read_table,
     role_like,
     roles_of,
@@ -83,7 +84,7 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
     manifest = with_origins(manifest, settings)
     refuse_patients(path, manifest)
     if is_whole:
-        refuse_sites(path)
+        refuse_sites(path, class_names)
     return manifest
 
 
@@ -188,24 +189,30 @@ def remedy_for(path: Path) -> Remedy:
     return with_labels(path) if headers_of([*below(path)]) else ""
 
 
-def refuse_sites(path: Path) -> None:
-    """Raise DataError where the folders are sites and not classes: all hold the same folders, or train and test."""
+def refuse_sites(path: Path, class_names: Sequence[str]) -> None:
+    """Raise DataError where the folders are sites and not classes: they hold the same folders, or train and test.
+
+    A site may lack some of the others' classes. Folders that `class_names` state are classes, whatever they hold.
+    """
     folders = [folder for folder in visible(path) if folder.is_dir()]
     inner = [[child.name for child in visible(folder) if child.is_dir()] for folder in folders]
-    first = inner[0]
+    most = max(inner, key=len)
     have_files = any(entry.is_file() for folder in folders for entry in visible(folder))
-    are_same = len(first) > 1 and not have_files and inner.count(first) == len(inner)
+    are_alike = len(most) > 1 and all(names and {*names} <= {*most} for names in inner)
+    are_sites = are_alike and not have_files and not class_names
     are_split = all("train" in {SPLITS.get(name.lower()) for name in names} for names in inner)
-    if are_same or are_split:
-        dataset = f"domains:{name_list([f'folder:{folder}' for folder in folders])}"
-        raise DataError(
-            f"every folder holds folders of its own, such as {', '.join(first[:4])}",
-            where=path,
-            remedy=(
-                "if these are classes or splits, the others are sites: ",
-                SetOption("dataset", dataset),
-            ),
-        )
+    if not are_sites and not are_split:
+        return
+    dataset = f"domains:{name_list([f'folder:{folder}' for folder in folders])}"
+    remedy: Remedy = (
+        "if these are classes or splits, the others are sites: ",
+        SetOption("dataset", dataset),
+    )
+    if are_sites:
+        outer = SetOption("classes", name_list([folder.name for folder in folders]))
+        remedy = (*remedy, "; if the others are the classes: ", outer)
+    found = f"every folder holds folders of its own, such as {', '.join(most[:4])}"
+    raise DataError(found, where=path, remedy=remedy)
 
 
 def refuse_patients(path: Path, manifest: Manifest) -> None:
@@ -248,12 +255,13 @@ def scan_labelled(path: Path, settings: DataSettings) -> Manifest:
         rule = f"holds no DICOM image, and labels = {settings.labels!r} is for those"
         raise DataError(rule, where=path, remedy="for other images: csv:FILE")
 
-    notes = notes_of_others(path, files, images)
+    notes: list[Remedy] = [*notes_of_others(path, files, images)]
     names = {LABEL: f"DICOM element {keyword}"}
     rows: list[Row] = [{LABEL: headers[file].label} for file in images]
     patients = [headers[file].patient for file in images]
     if table:
-        by_patient, names = rows_by_patient(table, settings)
+        by_patient, names, notes_of_table = rows_by_patient(table, settings)
+        notes += notes_of_table
         rows = [by_patient.get(patient, {}) for patient in patients]
         unused = sorted(by_patient.keys() - {*patients})
         if unused:
@@ -287,8 +295,10 @@ def checked_keyword(labels: str) -> str:
     return labels
 
 
-def rows_by_patient(file: Path, settings: DataSettings) -> tuple[dict[str, Row], dict[str, str]]:
-    """Return a table's rows by patient, and what sentences call each role.
+def rows_by_patient(
+    file: Path, settings: DataSettings
+) -> tuple[dict[str, Row], dict[str, str], list[Remedy]]:
+    """Return a table's rows by patient, what sentences call each role, and the note about columns that are not used.
 
     The table has a column PatientID, or one with the role patient, and label; site, split and fold count too.
 
@@ -313,4 +323,5 @@ def rows_by_patient(file: Path, settings: DataSettings) -> tuple[dict[str, Row],
             rule = "is in another row with other values: must have one row, or equal ones"
             found = f"row {line}, {names['patient']}: {patient[:80]!r}"
             raise DataError(f"{found} {rule}", where=file)
-    return rows, names
+    others = [name for name in table.header if name not in roles.values()]
+    return rows, names, notes_of_unused(others, roles, settings)

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,14 @@ from data.packages import needed
 from data.readers.catalog import NOT_SAVED
 from data.readers.image_files import ImageFiles, letters_of
 from data.readers.intensity import Stored
-from data.readers.rows import LABEL, complete_rows, cure_of, names_of_classes, roles_of
+from data.readers.rows import (
+    LABEL,
+    complete_rows,
+    cure_of,
+    names_of_classes,
+    notes_of_unused,
+    roles_of,
+)
 from data.readers.splits import Manifest, manifest_of_rows
 from data.settings import DataSettings
 from data.text import name_list, said
@@ -43,7 +49,6 @@ def quietly(where: Path) -> Iterator[Any]:
         raise DataError(rule, where=where) from error
 
 
-@lru_cache(maxsize=4)
 def parts_of(folder: Path) -> Parts:
     """Return the library's data sets by split; a single one is called train. Raises DataError."""
     if not is_saved(folder):
@@ -136,6 +141,9 @@ def scan(folder: Path, settings: DataSettings) -> Manifest:
     """
     parts = parts_of(folder)
     roles, type_of_labels = columns_of(folder, parts, settings)
+    features = {name: None for part in parts.values() for name in part.features}
+    others = [name for name in features if name not in roles.values()]
+    notes = notes_of_unused(others, roles, settings)
     column = roles.pop("path")
     names = {role: f"column {name}" for role, name in roles.items()}
     with quietly(folder):
@@ -171,5 +179,5 @@ def scan(folder: Path, settings: DataSettings) -> Manifest:
         folder, letters_of(files), settings=settings, parts=images, column=column
     )
     return manifest_of_rows(
-        str(folder), inputs, columns, names, settings, dropped, classes=class_names
+        str(folder), inputs, columns, names, settings, dropped, notes, class_names
     )

@@ -213,7 +213,9 @@ def decoded(images: ImageFiles, where: str, training: bool) -> Bytes | Floats:
 
 
 def shape_of(images: ImageFiles) -> tuple[str, list[str]]:
-    """Return the shape of the first image, as a setting, and what has to be said of the images.
+    """Return a shape for all images, as a setting, and what has to be said of them.
+
+    It has the first one's size, and three channels where one of those looked at is in color.
 
     Raises:
         DataError: an image that cannot be read, or of numbers of no known scale, with a range that fits the others too;
@@ -222,12 +224,16 @@ def shape_of(images: ImageFiles) -> tuple[str, list[str]]:
     try:
         image = images.image(0)
         # One of them in memory at a time.
-        sizes = {images.image(place).shape[:2] for place in spread(len(images), MOST_SIZED)}
+        shapes = {images.image(place).shape for place in spread(len(images), MOST_SIZED)}
     except UnknownRange as error:
         raise images.widened(error) from None
-    height, width, channels = image.shape
-    shape = f"{channels}x{height}x{width}"
+    height, width, _ = image.shape
+    sizes = {shape[:2] for shape in shapes}
+    channels = {shape[2] for shape in shapes}
+    shape = f"{max(channels)}x{height}x{width}"
     notes: list[str] = []
+    if len(channels) > 1 and not images.settings.input_shape:
+        notes.append("some images are grey and others in color: input-shape makes all of one kind")
     if image.dtype == np.float32:
         notes.append("images of more than 8 bits are trained on as float32 on the scale 0..1")
     first = images.path(0)

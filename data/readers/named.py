@@ -20,7 +20,7 @@ from data.readers.catalog import FAMILIES, IMAGENET_LT, KNOWN
 from data.readers.folder import files_of_classes, visible
 from data.readers.image_files import ImageFiles, letters_of
 from data.readers.npz import read_arrays, read_npz
-from data.readers.splits import FOLDS, Raw, Split, stratified
+from data.readers.splits import FOLDS, Raw, Split
 from data.settings import DataSettings
 from data.text import said
 
@@ -446,3 +446,20 @@ def _resplit(raw: Raw) -> Raw:
         raise DataError("recipe fedbn needs arrays here, not image files", where=where)
     pooled = Split(np.concatenate([first, second]), labels, where, "train")
     return Raw({"train": pooled.take(train, "train"), "test": pooled.take(test, "test")})
+
+
+def stratified(labels_N: Integers, where: str) -> tuple[Integers, Integers]:
+    """Return indices for training (80 %) and testing in random order, by class, with the seed 0 that FedBN's code has.
+
+    Raises:
+        DataError: a class with a single sample, a fifth smaller than the number of classes, or scikit-learn is not
+            installed.
+    """
+    selection = needed("sklearn.model_selection", "simulation", where, verb="splits")
+    split = selection.StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
+    try:
+        train, test = next(split.split(np.zeros(len(labels_N)), labels_N))
+    except ValueError as error:
+        rule = f"cannot be split 80 to 20 by class: {said(error)}"
+        raise DataError(rule, where=where) from error
+    return train.astype(np.int64), test.astype(np.int64)

@@ -23,6 +23,8 @@ LIKE_ROLES = {
              "clinic", "institution", "institute"),
     "patient": ("patient", "patients", "patient_id", "patientid", "pid", "subject", "subject_id",
                 "subjectid", "person", "person_id"),
+    "split": ("split", "splits", "data_split", "subset"),
+    "fold": ("fold", "folds", "cv_fold", "kfold"),
 }  # fmt: skip
 """What columns of a role may be called, in small letters and with _ for spaces and hyphens."""
 MISSING = frozenset((
@@ -142,11 +144,11 @@ def role_like(name: str) -> str:
 
 
 def likely_roles(columns: Sequence[str], roles: Collection[str]) -> dict[str, str]:
-    """Return, by role, the columns whose names look like a site or a patient, of the roles that no column has yet."""
+    """Return, by role, the columns whose names look like sites, patients or who tests, of the roles that are free."""
     likely: dict[str, str] = {}
     for name in columns:
         role = role_like(name)
-        if role in ("site", "patient") and role not in roles:
+        if role not in ("", LABEL, "path", *roles):
             likely.setdefault(role, name)
     return likely
 
@@ -268,6 +270,19 @@ def cure_of(
         # The first one needs the word, and so does a name that would read as ROLE=NAME.
         parts.append(f"{IGNORE}={name}" if not place or "=" in name else name)
     return SetOption("columns", name_list(parts))
+
+
+def notes_of_unused(
+    columns: Sequence[str], roles: Collection[str], settings: DataSettings
+) -> list[Remedy]:
+    """Return the note about columns beside images that are not used, and what their names look like; none for none."""
+    unused = [name for name in columns if name not in settings.ignored_columns]
+    if not unused:
+        return []
+    likely = likely_roles(unused, roles)
+    meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
+    cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
+    return [(f"columns that are not used: {', '.join(unused)}", *cure)]
 
 
 def roles_of(where: str, header: Sequence[str], settings: DataSettings) -> dict[str, str]:

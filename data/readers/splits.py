@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from data.errors import DataError, Remedy, SetOption
-from data.packages import needed
 from data.partitions import generator
 from data.readers.array_types import Array, Booleans, Integers, Texts
 from data.readers.image_files import ImageFiles
 from data.readers.rows import LABEL, check_labels, classes_of, cure_of, left_out, names_of_classes
 from data.settings import DataSettings
-from data.text import is_whole, name_list, printable, said
+from data.text import is_whole, name_list, printable
 
 FOLDS = 5
 SPLITS = {
@@ -133,11 +132,15 @@ class Manifest:
         """Return the error about a text of a role."""
         return DataError(f"{self.names[role]}: {str(value)[:80]!r}: {rule}", where=self.where)
 
-    @property
-    def meaning(self) -> list[str]:
-        """Who the clients are, whose the samples are and who tests, a sentence each."""
+    def meaning(self, is_one_of_several: bool) -> list[str]:
+        """Return who the clients are, whose the samples are and who tests, a sentence each.
+
+        Of several data sets each is a client, whatever sites it names.
+        """
         sentences = []
-        if self.sites:
+        if self.sites and is_one_of_several:
+            sentences.append(f"each data set is a client: {self.names['site']} makes no others")
+        elif self.sites:
             sentences.append(f"the {len(self.sites)} sites of {self.names['site']} are the clients")
         if self.of("patient"):
             patients = f"{len({*self.of('patient')})} patients by {self.names['patient']}"
@@ -238,7 +241,10 @@ def sides(manifest: Manifest, everything: Split, settings: DataSettings) -> Text
     """
     side_N = stated_sides(manifest, settings)
     if side_N is None:
-        side_N = np.where(drawn(manifest, everything, settings), "test", "train")
+        if settings.test_fold >= FOLDS:
+            rule = f"must be 0..{FOLDS - 1}, as nothing says who tests"
+            raise DataError(f"test-fold = {settings.test_fold}: {rule}", where=manifest.where)
+        side_N = np.where(fifth(everything, settings, manifest.sites), "test", "train")
     subjects_N = everything.subjects
     if subjects_N is not None:
         _, first_row_P = np.unique(subjects_N, return_index=True)
@@ -296,46 +302,12 @@ def stated_sides(manifest: Manifest, settings: DataSettings) -> Texts | None:
     return np.where(is_test_N, "test", "train")
 
 
-def drawn(manifest: Manifest, everything: Split, settings: DataSettings) -> Booleans:
-    """Return (N,): whether each sample tests, where nothing says so. Raises DataError."""
-    if settings.test_fold >= FOLDS:
-        rule = f"must be 0..{FOLDS - 1}, as nothing says who tests"
-        raise DataError(f"test-fold = {settings.test_fold}: {rule}", where=manifest.where)
-    is_table = not isinstance(manifest.inputs, ImageFiles)
-    if not is_table or manifest.columns.keys() != {LABEL}:
-        return fifth(everything, settings)
-    # By the labels' names, so that the split does not depend on the order of `classes`.
-    labels_N = numbered(manifest.of(LABEL))
-    trained, tested = stratified(labels_N, manifest.where)
-    if settings.test_fold:
-        # The other folds are quarters of what fold 0 trains on, so that each row is in one fold.
-        by_class = trained[np.argsort(labels_N[trained], kind="stable")]
-        tested = by_class[settings.test_fold - 1 :: FOLDS - 1]
-    return np.isin(np.arange(len(labels_N)), tested)
-
-
-def stratified(labels_N: Integers, where: str) -> tuple[Integers, Integers]:
-    """Return indices for training (80 %) and testing in random order, by class, with the seed 0 that FedBN's code has.
-
-    Raises:
-        DataError: a class with a single sample, a fifth smaller than the number of classes, or scikit-learn is not
-            installed.
-    """
-    selection = needed("sklearn.model_selection", "simulation", where, verb="splits")
-    split = selection.StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
-    try:
-        train, test = next(split.split(np.zeros(len(labels_N)), labels_N))
-    except ValueError as error:
-        rule = f"cannot be split 80 to 20 by class: {said(error)}"
-        raise DataError(rule, where=where) from error
-    return train.astype(np.int64), test.astype(np.int64)
-
-
-def fifth(split: Split, settings: DataSettings) -> Booleans:
+def fifth(split: Split, settings: DataSettings, sites: Sequence[str] = ()) -> Booleans:
     """Return (N,): True for a fifth of each site's patients (samples, without), which `test-fold` says.
 
     Patients are split class by class, each by the class of most of its samples and the site of its first; the only
-    patient of a class at a site trains. Of fewer than five, one of so many parts is for testing.
+    patient of a class at a site trains. Of fewer than five, one of so many parts is for testing. `sites` are the names
+    of the split's sites, by number.
 
     Raises:
         DataError: a site, or all, of one patient or sample.
@@ -363,7 +335,7 @@ def fifth(split: Split, settings: DataSettings) -> Booleans:
         order = np.concatenate(shuffled)
         if len(order) < 2:
             what = "sample" if split.subjects is None else "patient"
-            who = "there is" if split.sites is None else f"site {site} has"
+            who = "there is" if split.sites is None else f"site {sites[site]} has"
             rule = f"{who} one {what} alone: some must train and others test"
             raise DataError(rule, where=split.where)
         # Every fifth of an order that goes class by class has its share of each class.

@@ -21,6 +21,7 @@ from data.readers.rows import (
     cure_of,
     decimal_mark,
     likely_roles,
+    notes_of_unused,
     number_in,
     read_table,
     role_like,
@@ -100,13 +101,11 @@ def scan(path: Path, settings: DataSettings) -> Manifest:
 def questions(path: Path, manifest: Manifest, settings: DataSettings) -> list[Remedy]:
     """Return what is said and asked about a table's columns: gaps, ids, sites, patients and what is not used."""
     roles, others = roles_in(path, settings)
-    likely = likely_roles(others, roles)
     inputs = manifest.inputs
     if isinstance(inputs, ImageFiles):
-        meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
-        cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
-        return [(f"columns that are not used: {', '.join(others)}", *cure)] if others else []
+        return notes_of_unused(others, roles, settings)
     notes: list[Remedy] = [*notes_of_gaps(np.isnan(inputs).sum(axis=0), others)]
+    likely = likely_roles(others, roles)
     ids = [
         column.name
         for column in columns_of(path, settings)

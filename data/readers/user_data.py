@@ -22,6 +22,8 @@ SCANS: dict[str, Callable[[Path, DataSettings], Manifest]] = {
 }
 """By kind, what finds all samples; the other kinds are arrays of splits."""
 KINDS = ("npz", "medmnist", *SCANS)
+TABLES = (".csv", ".tsv")
+"""How the names of tables end."""
 NUMBERED = ("npz:", "medmnist:")
 """Kinds whose labels are numbers, of classes that each file names in an order of its own."""
 
@@ -30,7 +32,7 @@ def kind_of_path(path: Path) -> str:
     """Return the kind of data that a file or folder is, by its name."""
     if path.is_dir():
         return "hf" if huggingface.is_saved(path) else "folder"
-    return "csv" if path.suffix.lower() == ".csv" else "npz"
+    return "csv" if path.suffix.lower() in TABLES else "npz"
 
 
 def kind_and_path(name: str, settings: DataSettings) -> tuple[str, Path]:
@@ -140,7 +142,8 @@ def _guess(name: str, settings: DataSettings) -> Guess:
         return npz.guess_settings(path, settings, names)
     manifest = SCANS[kind](path, settings)
     inputs = manifest.inputs
-    notes: list[Remedy] = [*manifest.notes, *manifest.meaning]
+    is_one_of_several = len(members(settings.dataset)) > 1
+    notes: list[Remedy] = [*manifest.notes, *manifest.meaning(is_one_of_several)]
     shape = str(len(manifest.input_columns))
     if isinstance(inputs, ImageFiles):
         shape, notes_of_images = shape_of(replace(inputs, settings=settings))

@@ -358,6 +358,7 @@ def model_card(run: TrainedRun, folder: ModelFolder) -> str:
         samples=samples,
         by_class=by_class,
         settings=settings,
+        tested=settings["evaluate-on"],
         shown=SHOWN,
         sites=list(folder.sites),
         at_sites=folder.at_sites,

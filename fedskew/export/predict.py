@@ -32,7 +32,7 @@ from data.readers.rows import DROP_ROWS, LABEL, Table, cure_of, is_missing, read
 from data.readers.rows import left_out as rows_left_out
 from data.readers.splits import Split
 from data.readers.tables import checked_paths, read_numbers
-from data.readers.user_data import input_columns, kind_of_path, read_own
+from data.readers.user_data import TABLES, input_columns, kind_of_path, read_own
 from data.text import name_list, printable
 from fedskew.export.model_folder import Description, ModelFolder
 from server_app.evaluation import metrics_from, positive_class
@@ -136,7 +136,7 @@ def numbers_of(
 
 def reader_of(path: Path) -> Callable[[Path, Description, DataSettings], Read]:
     """Return what reads the path."""
-    if path.suffix.lower() == ".csv":
+    if path.suffix.lower() in TABLES:
         return csv_rows
     if path.is_dir():
         has_splits = {"train", "test"} <= {entry.name.lower() for entry in visible(path)}
@@ -155,8 +155,11 @@ def training_data(path: Path, about: Description, settings: DataSettings) -> Rea
         read = npz(path, about, settings, "test_")  # by the model's medians, not the file's own
     else:
         classes = about.class_names
-        own = replace(settings, input_shape=about.input_shape)
-        split = read_own(f"{kind_of_path(path)}:{path.absolute()}", own).test
+        kind = kind_of_path(path)
+        # A folder says by its own folders who tests, whatever fold the model was tested on.
+        fold = 0 if kind == "folder" else settings.test_fold
+        own = replace(settings, input_shape=about.input_shape, test_fold=fold)
+        split = read_own(f"{kind}:{path.absolute()}", own).test
         labels = [classes[number] for number in split.labels]
         names = [f"test {index}" for index in range(len(labels))]
         images = split.images

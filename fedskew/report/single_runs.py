@@ -1,5 +1,6 @@
 """The runs of a folder by their data, whatever made them: columns by the data's settings, rows by the others."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -44,7 +45,21 @@ def single_runs(results: Path) -> tuple[list[ExperimentResults], list[str]]:
         place = (run.agreement.get("sha256") or data.dataset, data.classes)
         by_data.setdefault(place, []).append(run)
     tables = [table(group) for group in by_data.values()]
-    return [one for one in tables if one.has_ended], left_out
+    return named_apart([one for one in tables if one.has_ended]), left_out
+
+
+def named_apart(tables: Sequence[ExperimentResults]) -> list[ExperimentResults]:
+    """Return the tables, with a number in the names of those that are called as one before: data.npz of two sites."""
+    named: list[ExperimentResults] = []
+    times = Counter[str]()
+    for one in tables:
+        entry = one.experiment
+        times[entry.name] += 1
+        number = times[entry.name]
+        if number > 1:
+            entry = replace(entry, name=f"{entry.name}-{number}", title=f"{entry.title} ({number})")
+        named.append(replace(one, experiment=entry))
+    return named
 
 
 def settings_of(path: Path, recorded: Mapping[str, Scalar]) -> RunSettings:
@@ -76,8 +91,9 @@ def table(runs: Sequence[Run]) -> ExperimentResults:
     """Return the report on the runs of one data set, as if they had been planned."""
     cells: dict[tuple[str, str, int], Cell] = {}
     differing = differing_settings(runs)
-    # Runs with one model first: they are a method's own, while others deploy it beside theirs.
-    for run in sorted(runs, key=lambda run: len((run.summary or {}).get("models", ()))):
+    # Runs with one model first: they are a method's own, while others deploy it beside theirs. What did not finish has
+    # no number that could stand in their place.
+    for run in sorted(runs, key=models_deployed):
         flat = run.settings.flat()
         of_column = [f"{key} {flat[key]}" for key in differing if key in OF_COLUMNS]
         changed = ""
@@ -100,6 +116,11 @@ def table(runs: Sequence[Run]) -> ExperimentResults:
         measured=measured_runs(by_seed, by_id),
         warnings=tuple(warnings_of(by_seed, by_id)),
     )
+
+
+def models_deployed(run: Run) -> tuple[bool, int]:
+    """Return the key by which a table takes runs: unfinished ones last, then by how many models they deploy."""
+    return not run.finished, len((run.summary or {}).get("models", ()))
 
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:

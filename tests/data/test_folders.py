@@ -102,6 +102,36 @@ def test_folders_of_sites_are_no_classes(tmp_path, inside):
     assert option.value == f"domains:folder:{tmp_path}/north,folder:{tmp_path}/south"
 
 
+@pytest.mark.parametrize("names", [("ab", "ab"), ("ab", "a"), ("b", "abc")])
+def test_folders_of_sites_that_lack_classes_are_no_classes(tmp_path, names):
+    """Unless the user says that they are: knees may lie in folders left and right."""
+    for outer, inner in zip(("ill", "well"), names, strict=True):
+        for place, name in enumerate(inner):
+            (tmp_path / outer / name).mkdir(parents=True)
+            for k in range(5):
+                pixels = noise(10 * place + k, 4, 4)
+                Image.fromarray(pixels).save(tmp_path / outer / name / f"{k}.png")
+    settings = DataSettings(f"folder:{tmp_path}", input_shape="1x4x4")
+    with pytest.raises(DataError) as caught:
+        guess_settings(settings.dataset, settings)
+    sites, classes = options_of(caught.value.remedy)
+    assert sites.value == f"domains:folder:{tmp_path}/ill,folder:{tmp_path}/well"
+    data = load(replace(settings, classes=classes.value))
+    assert data.class_names == ("ill", "well")
+    assert len(data.train.labels) + len(data.test.labels) == 5 * len("".join(names))
+
+
+def test_grey_and_color_images_are_brought_to_color(tmp_path):
+    for name, channels in (("a", ()), ("b", (3,))):
+        (tmp_path / name).mkdir()
+        for k in range(5):
+            Image.fromarray(noise(k, 4, 4, *channels)).save(tmp_path / name / f"{k}.png")
+    settings = DataSettings(f"folder:{tmp_path}", classes="a,b")
+    guess = guess_settings(settings.dataset, settings)
+    assert guess.settings["input-shape"] == "3x4x4"
+    assert any("grey and others in color" in str(note) for note in guess.notes)
+
+
 def test_resizing_is_pils():
     size = (31, 20)
     smooth = np.add.outer(np.arange(28) * 4, np.arange(28) * 4).astype(np.uint8)
@@ -240,6 +270,19 @@ def test_columns_that_are_left_out_and_splits_without_rows(tmp_path, monkeypatch
     saved = save_parts(tmp_path / "empty", monkeypatch, parts)
     data = load(replace(settings, dataset=f"hf:{saved}", classes="cat,dog"))
     assert (len(data.train.labels), len(data.test.labels), data.val) == (12, 12, None)
+
+
+def test_columns_that_are_not_used_are_named(tmp_path, monkeypatch):
+    """One of them may say whose the images are."""
+    columns = {"label": (TWO, L), "patient_id": (Value(), L), "note": (Value(), ["x"] * 12)}
+    settings = library(tmp_path, monkeypatch, {"train": columns})
+    (note,) = (
+        note for note in guess_settings(settings.dataset, settings).notes if "not used" in str(note)
+    )
+    assert "patient_id, note" in str(note)
+    assert options_of(note) == [SetOption("columns", "patient=patient_id")]
+    stated = replace(settings, columns="patient=patient_id,ignore=note")
+    assert "not used" not in str(guess_settings(settings.dataset, stated).notes)
 
 
 def test_the_labels_minus_one_and_one_are_classes(tmp_path, monkeypatch):

@@ -127,7 +127,6 @@ REFUSED = {
     "a text with a comma beside points": (["size\tw\tlabel", "1.5\tx, 2\ta", "2.5\ty\tb"], "row 2, column w"),
     "a comma between commas": (["size,label", '"1,5",a'], "row 2, column size: '1,5'"),
     "one class": ([HEAD, "1,1,a", "1,2,a"], "column label: 2 rows of 1 classes"),
-    "too few to test": ([HEAD, "1,1,a", "2,2,a", "3,3,b", "4,4,b"], "cannot be split 80 to 20"),
     "two labels": (["size,label,diagnosis", "1,a,b"], "columns label and diagnosis"),
     "an unknown split": ([f"{HEAD},split", "1,1,a,x", "1,2,b,x"], "column split: 'x'"),
     "split and fold": ([f"{HEAD},split,fold", "1,1,a,train,1", "1,2,b,test,2"], "column split and column fold"),
@@ -239,6 +238,21 @@ def test_patients_are_those_that_the_files_name_now(tmp_path):
             write_image(tmp_path / f"{k}.dcm", k, PatientID=f"patient {k % patients}")
         notes = guess_settings(settings.dataset, settings).notes
         assert any(str(note).startswith(f"{patients} patients") for note in notes), notes
+
+
+def test_columns_that_may_say_who_tests_are_asked_about(tmp_path):
+    """Under a name that is not the role's: such a column would be an input, or its split would be drawn anew."""
+    rows = [f"{row},{('train', 'test')[k % 2]}" for k, row in enumerate(ROWS)]
+    error = refused(table(tmp_path, f"{HEAD},Split", *rows), "row 2, column Split: 'train'")
+    assert options_of(error.remedy) == [SetOption("columns", "split=Split")]
+    settings = table(tmp_path, f"{HEAD},Fold", *(f"{row},{k % 5}" for k, row in enumerate(ROWS)))
+    notes = guess_settings(settings.dataset, settings).notes
+    assert any(options_of(note) == [SetOption("columns", "fold=Fold")] for note in notes)
+
+
+def test_a_site_whose_rows_cannot_be_divided_is_named(tmp_path):
+    rows = [f"{row},{('north', 'south')[k == 3]}" for k, row in enumerate(ROWS)]
+    refused(table(tmp_path, f"{HEAD},site", *rows), "site south has one sample alone")
 
 
 def test_the_split_is_by_class_and_each_sample_is_tested_once(tmp_path):

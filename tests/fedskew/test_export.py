@@ -66,8 +66,22 @@ def test_the_card_has_the_run_s_numbers_its_paper_and_what_left_the_sites(creff,
         assert words in card
     assert "not finished" not in card and str(creff.path.parent) not in card
     card = (exported(fedbn, tmp_path / "fedbn") / "README.md").read_text()
-    assert 'load_file("site-bright.safetensors")' in card and "--site bright" in card
+    assert "--site bright" in card and "On the test data" in card
     assert str(fedbn.path.parent.parent) not in card, "where the files lay is nobody's business"
+
+
+@pytest.mark.parametrize("name", ["creff", "fedbn"])
+def test_the_card_s_lines_load_the_model(name, request, tmp_path):
+    folder = exported(request.getfixturevalue(name), tmp_path / "model")
+    card = (folder / "README.md").read_text()
+    lines = card.split("```python\n")[1].split("```")[0].replace("FOLDER", str(folder))
+    names = {}
+    exec(lines, names)
+    state = names["model"].state_dict()
+    of_site = load_file(folder / "site-bright.safetensors") if name == "fedbn" else {}
+    for key, tensor in (load_file(folder / "model.safetensors") | of_site).items():
+        assert torch.equal(state.pop(key), tensor)
+    assert not state
 
 
 def copied(folder, place):

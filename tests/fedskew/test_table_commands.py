@@ -121,6 +121,13 @@ def test_predictions_of_a_file_with_predictions_keep_those_of_the_file(model, tm
         assert 0 <= float(row["p Malignant"]) <= float(row["probability"]) <= 1
 
 
+def test_a_table_with_tabs_is_predicted_as_one_with_commas(model, tmp_path, predicted):
+    file = write(tmp_path / "new.csv", rows_of(3))
+    with_tabs = tmp_path / "new.tsv"
+    with_tabs.write_text(file.read_text().replace(",", "\t"))
+    assert probabilities(predicted(model, with_tabs)[0]) == probabilities(predicted(model, file)[0])
+
+
 def test_columns_of_arrays_are_matched_by_name_where_they_have_names(model, tmp_path, predicted):
     rows = [row for row in rows_of(30, start=700) if row["age"] and row["bmi"] != "NA"]
     expected, _ = predicted(model, write(tmp_path / "new.csv", rows))

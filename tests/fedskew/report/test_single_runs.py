@@ -46,6 +46,25 @@ def test_rows_are_what_differs_and_columns_what_differs_of_the_data(tmp_path):
                      ("fedprox", "alpha 0.5"): [0, 1], ("creff", "alpha 0.1"): [2]}  # fmt: skip
 
 
+def test_data_of_one_name_are_tables_of_their_own(tmp_path):
+    """As the files of two sites are, which are both called data.npz."""
+    for site in ("north", "south"):
+        dataset = f"npz:{tmp_path}/{site}/data.npz"
+        finished(tmp_path / "results", dataset=dataset, classes="10", input_shape="1x8x8")
+    tables, _ = single_runs(tmp_path / "results")
+    names = [results.experiment.name for results in tables]
+    assert names == ["runs-data.npz", "runs-data.npz-2"]
+    assert len({results.experiment.title for results in tables}) == 2
+
+
+def test_a_finished_run_stands_for_a_row_that_an_unfinished_one_has_too(tmp_path):
+    unfinished = finished(tmp_path, method="fedavg")
+    (unfinished.folder / "summary.json").unlink()
+    finished(tmp_path, {"average": "fedavg", "creff": "creff"}, method="creff")
+    (results,), _ = single_runs(tmp_path)
+    assert {row for row, _ in results.measured} == {"fedavg", "creff"}
+
+
 def test_a_setting_of_another_version_counts_where_it_changed_the_run_s_id(tmp_path):
     run = finished(tmp_path, method="fedavg")
     settings = run.folder / "settings.json"
