@@ -338,8 +338,11 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
 
     def handle(runtime: ClientRuntime, number: int, expected: ExpectedState) -> ClientReply:
         runtime.index_of(number)  # raises for a client that does not exist
-        if runtime.policy is not None:
-            runtime.policy.check_scores()
+        policy = runtime.policy
+        if policy is not None:
+            policy.check_scores()
+            round = int(str(request.task["round"]))
+            policy.count_evaluation(runtime.run_folder, round, deployed)
         memory = expected.load_memory(runtime.memory_folder(number))
         states = {name: runtime.model_state(shared, memory) for name, shared in deployed.items()}
         if start:

@@ -103,6 +103,9 @@ class SitePolicy(Protocol):
     def count_question(self, folder: Path, round: int, states: "Sequence[State]") -> None:
         """Count a request to train on these states. `folder` is the run's, where the count is kept."""
 
+    def count_evaluation(self, folder: Path, round: int, models: "Mapping[str, State]") -> None:
+        """Count a request to evaluate these models, as `count_question` does."""
+
 
 class SiteSums(Protocol):
     """A site's part in masked sums. Both raise NotAgreed for what the site does not answer."""

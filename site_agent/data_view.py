@@ -145,8 +145,14 @@ class ConfiguredSite:
         """Return the rules for a run on these data."""
         counts_C = torch.from_numpy(federation.counts_KC[0])
         tested = int(federation.tested_C("test", 0).sum())
-        limits = self.site.policy
-        return Policy(limits, asked_variants(run_spec), counts_C, tested, run_spec.training)
+        return Policy(
+            self.site.policy,
+            asked_variants(run_spec),
+            counts_C,
+            tested,
+            run_spec.training,
+            run_spec.rounds,
+        )
 
 
 def install(sites: Mapping[int, Site], signed_runs: bool = True) -> None:

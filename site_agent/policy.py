@@ -23,6 +23,18 @@ BY_CLASS = ("class-counts", "class-statistics", "head-gradients")
 """Permissions whose uploads have values per class; min-class-samples applies to these."""
 QUESTIONS = "questions.sha256"
 """The file in a site's folder of a run with one hash per line: the different training requests that were answered."""
+EVALUATIONS = "evaluations.sha256"
+"""The same of the different sets of models that were evaluated."""
+MOST_MODELS = 16
+"""Models of one evaluation at most. The settings that a site sees do not name the models that the server makes.
+
+No composition of methods makes as many between sites, where the server has no samples of its own.
+"""
+SPARE_EVALUATIONS = 10
+"""Sets of models that a run may have evaluated beyond one per round.
+
+A run that resumes evaluates its last round again, and its average is another one if another site was away.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,8 @@ class Policy:
     """The number of test samples; of subjects, if the samples of a subject are evaluated together."""
     training: TrainingSettings = field(default_factory=TrainingSettings)
     """The run's training settings."""
+    rounds: int = 0
+    """The run's rounds."""
 
     def check_ready(self) -> None:
         """Check everything that the run will ask for. The error names all missing permissions at once."""
@@ -144,10 +158,41 @@ class Policy:
                 f"round {round}, after {len(answered)} questions, and at most {most} are answered"
             )
             raise RunNotAllowed("max-rounds", reason)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch(0o600)
-        with file.open("rb+") as requests:
-            append(requests, last_line(requests)[0], request)
+        add_request(file, request)
+
+    def count_evaluation(self, folder: Path, round: int, models: Mapping[str, State]) -> None:
+        """Count a request to evaluate `models` in the run's folder, and check the number of models and of requests.
+
+        The losses of a crafted model reveal a sum over the test samples of each class. Without these limits a
+        coordinator could ask for as many sums as the samples have pixels. A repeated request counts once.
+
+        Raises:
+            NotAllowed: too many models, a round that the run does not have, or too many different requests.
+        """
+        if len(models) > MOST_MODELS:
+            reason = f"{len(models)} models are sent, and at most {MOST_MODELS} are evaluated"
+            raise NotAllowed("scores", reason)
+        if not 0 <= round <= self.rounds:
+            raise NotAllowed("scores", f"round {round} is none of the run's {self.rounds}")
+        file = folder / EVALUATIONS
+        names = sorted(models)
+        request = digest([models[name] for name in names], str(round), *names)
+        answered = complete_lines(file)
+        if request.encode() in answered:
+            return
+        most = self.rounds + 1 + SPARE_EVALUATIONS  # a run without rounds evaluates round 0
+        if len(answered) >= most:
+            reason = f"{most} sets of models are evaluated, and the run has {self.rounds} rounds"
+            raise NotAllowed("scores", reason)
+        add_request(file, request)
+
+
+def add_request(file: Path, request: str) -> None:
+    """Append the hash of a request to a file of them; it is on the disk when this returns. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch(0o600)
+    with file.open("rb+") as requests:
+        append(requests, last_line(requests)[0], request)
 
 
 def samples_in_update(samples: int, training: TrainingSettings) -> int:

@@ -34,6 +34,7 @@ def answer(
     question: str = "readiness",
     run_spec: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] = NOTHING,
+    states: Mapping[str, State] | None = None,
 ) -> RecordDict:
     """Return the content of the reply to a message about clients.
 
@@ -45,11 +46,13 @@ def answer(
         question: of a QUERY.
         run_spec: what the message says of the run; else what the settings say.
         fields: what its record "task" says instead.
+        states: what is sent in place of `shared`.
     """
     is_bare = kind == QUERY and question == "readiness"
-    states: dict[str, State] = {"model": {} if is_bare else shared}
-    if kind == EVALUATE:
-        states = {"deployed/average": shared}
+    if states is None:
+        states = {"model": {} if is_bare else shared}
+        if kind == EVALUATE:
+            states = {"deployed/average": shared}
     text = settings.run_spec().to_json() if run_spec is None else json.dumps(run_spec)
     task: dict[str, int | str] = {"round": 1, "question": question}
     identify()

@@ -20,8 +20,9 @@ from server_app.settings import parse
 from site_agent import check
 from site_agent.config import read_site
 from site_agent.data_view import install
+from site_agent.policy import MOST_MODELS, SPARE_EVALUATIONS
 from site_agent.run_approval import approve, hash_of
-from strategies.core.exchange import QUERY, TRAIN
+from strategies.core.exchange import EVALUATE, QUERY, TRAIN
 from tests.site_files import site_entries, site_folders, write
 
 HONEST: dict[str, Any] = {"method": "fedavg", "model": "mlp-bn", "rounds": 2, "batch-size": 8}
@@ -124,6 +125,30 @@ def test_one_round_answers_max_rounds_different_questions(folder: Path) -> None:
     assert not ask(folder, chosen, policy)[2] and not ask(folder, chosen, policy)[2]
     assert not ask(folder, chosen, policy, shift=0.1)[2]
     assert ask(folder, chosen, policy, shift=0.2)[2].startswith("policy: max-rounds ")
+
+
+def test_a_site_evaluates_a_set_of_models_per_round_and_few_more(folder: Path) -> None:
+    """A coordinator that sends one crafted model after another; the same ones are free."""
+    chosen = settings_of(folder, **HONEST)
+    for number in (*range(HONEST["rounds"] + 1 + SPARE_EVALUATIONS), 0, 1):
+        assert not ask(folder, chosen, kind=EVALUATE, shift=float(number))[2]
+    refused = ask(folder, chosen, kind=EVALUATE, shift=0.5)[2]
+    assert refused.startswith("policy: scores ")
+    assert not ask(folder, chosen)[2]  # training has a count of its own
+
+
+def test_a_site_evaluates_few_models_at_once_and_only_rounds_of_the_run(folder: Path) -> None:
+    install({0: read_site(folder / "north/site.toml")})
+    chosen = settings_of(folder, **HONEST)
+    shared = shared_of(chosen)
+
+    def refused(models: int, round: int) -> bool:
+        states = {f"deployed/{number}": shared for number in range(models)}
+        content = answer(chosen, shared, EVALUATE, fields={"round": round}, states=states)
+        return "0/error" in content
+
+    assert not refused(1, 2) and refused(1, 3) and refused(1, -1)
+    assert not refused(MOST_MODELS, 0) and refused(MOST_MODELS + 1, 0)
 
 
 def test_the_run_says_which_site_refuses_it_and_by_which_rule(folder: Path, tmp_path: Path) -> None:
