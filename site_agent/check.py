@@ -300,7 +300,10 @@ def shake_hands(link: Link) -> tuple[x509.Certificate, float]:
     The way is that of the SuperNode, whose HTTP client this is: over the environment's proxy, if it has one. Raises
     OSError, ValueError or an error of httpx.
     """
-    context = ssl.create_default_context(cafile=str(link.ca))
+    # As the SuperNode verifies. Python's default context is stricter from 3.13 on.
+    # It would refuse the certificates of a federation that an older FedSkew has made.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cafile=str(link.ca))
     url = f"https://{link.address}/"
     with httpx.stream("GET", url, verify=context, timeout=SECONDS) as response:
         tls = response.extensions["network_stream"].get_extra_info("ssl_object")

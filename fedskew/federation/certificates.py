@@ -143,7 +143,10 @@ def _certify(
         .not_valid_before(now - CLOCKS)
         .not_valid_after(now + timedelta(days=days))
     )
-    for extension, is_critical in extensions.items():
+    # Strict verification, the default from Python 3.13 on, refuses certificates without key identifiers (RFC 5280).
+    own_key = x509.SubjectKeyIdentifier.from_public_key(private.public_key())
+    signing_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    for extension, is_critical in {**extensions, own_key: False, signing_key: False}.items():
         builder = builder.add_extension(extension, is_critical)
     pem = serialization.Encoding.PEM
     pkcs8 = serialization.PrivateFormat.PKCS8

@@ -118,6 +118,23 @@ def looked(address: str, ca: Path, folder: Path) -> dict[str, Row]:
     }
 
 
+def test_check_verifies_as_the_supernode_does_and_no_more_strictly(
+    tmp_path: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A federation of an older FedSkew has certificates that Python 3.13 refuses by default."""
+    (authority, server), (other, _) = (
+        certified(tmp_path / name, "127.0.0.1") for name in ("one", "two")
+    )
+
+    def strict(**settings: Any) -> ssl.SSLContext:
+        raise ssl.SSLCertVerificationError("the default context is strict")
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    address = listen(server).address
+    assert looked(address, authority, tmp_path)["tls"].holds
+    assert not looked(address, other, tmp_path)["tls"].holds
+
+
 def test_a_way_that_is_open_holds(tmp_path: Path, listen: Listen) -> None:
     ca, server = certified(tmp_path / "here")
     rows = looked(listen(server).address, ca, tmp_path)

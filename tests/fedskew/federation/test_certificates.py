@@ -36,6 +36,7 @@ def handshake(server: Pair, authority: Path, host: str) -> None:
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     theirs.load_cert_chain(*server)
     ours = ssl.create_default_context(cafile=str(authority))
+    ours.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 has it
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         ours.wrap_bio(back, there, server_hostname=host),
