@@ -155,7 +155,6 @@ class SumLedger:
         }
         words = {"words": torch.from_numpy(entry.words.view(np.int64))}
         file = self.file(purpose)
-        file.touch(0o600)
         write_atomically(file, words, text, flush=True)
         file.chmod(0o600)
 

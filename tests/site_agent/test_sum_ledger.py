@@ -12,6 +12,7 @@ import pytest
 from client_app.local_site import NotAgreed
 from client_app.masked_sum import NONCE_BYTES, SumList, unmasked_sum
 from data import DataError
+from site_agent import sum_ledger
 from site_agent.audit import Audit
 from site_agent.config import read_sites
 from site_agent.sum_ledger import SumLedger
@@ -138,6 +139,23 @@ def test_a_damaged_ledger_and_another_key_answer_nothing(sites: Ledgers) -> None
         east.site.mask_key.chmod(mode)
         with pytest.raises(DataError):
             east.nonce("a third", lambda: COUNTS)
+
+
+def test_a_full_disk_leaves_nothing_that_reads_as_a_damaged_ledger(
+    sites: Ledgers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    north = sites["north"]
+
+    def full(*words: Any, **named: Any) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sum_ledger, "write_atomically", full)
+        with pytest.raises(OSError, match="no space"):
+            north.nonce(PURPOSE, lambda: COUNTS)
+    north.nonce(PURPOSE, lambda: COUNTS)
+    (file,) = north.folder.glob("*.safetensors")
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_number_of_sums_is_limited(sites: Ledgers) -> None:
