@@ -36,6 +36,12 @@ APP = ROOT / "examples" / "flower-quickstart"
 UNIT = ROOT / "deploy" / "fedskew-superlink.service"
 
 
+def test_the_superlinks_unit_has_no_user_namespaces_of_its_own() -> None:
+    """`up`, `down` and `run` read /proc/PID/environ of the service, which other user namespaces cannot."""
+    keys = [line.partition("=")[0] for line in UNIT.read_text().splitlines()]
+    assert "ProtectSystem" in keys and "PrivateUsers" not in keys
+
+
 def new(folder: Path, **changes: str) -> FederationFolder:
     stated = NEW | {key.replace("_", "-"): value for key, value in changes.items()}
     options = [word for key, value in stated.items() if value for word in (f"--{key}", value)]
