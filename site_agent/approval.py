@@ -22,6 +22,8 @@ from site_agent.policy import check_names
 
 CLASS_COUNTS = "class-counts"
 """Of PERMISSIONS, the one for training samples by class."""
+CLASS_STATISTICS = "class-statistics"
+"""The one for feature statistics by class. After the last round ccvr asks each site for its own, without masks."""
 SITE_PACKAGES = ("client_app", "data", "site_agent")
 """The packages that run at a site."""
 MODULE_PACKAGES = ("strategies", "server_app", "fedskew")
@@ -61,6 +63,10 @@ def summary(site: Site, app: str) -> str:
         lines.append(
             "sums        masked: class counts and feature statistics leave in the sum of all sites alone"
         )
+        if CLASS_STATISTICS in site.policy.allow:
+            lines.append(
+                "unmasked    ccvr: this site's own counts, means and covariances by class leave without masks"
+            )
     else:
         lines.append(
             "sums        plain: the coordinator sees this site's own class counts and feature statistics"

@@ -164,6 +164,17 @@ def test_each_of_two_sites_learns_the_other_s_counts_and_is_told_so(hospital: Ho
     assert "(!) counts" not in summary(keeps, "app")
 
 
+def test_what_leaves_without_masks_beside_masked_sums_is_shown(hospital: Hospital) -> None:
+    """ccvr's answers, after the last round."""
+    sites = with_mask_keys(("north", "east", "south"))
+    hospital.receive(site=sites, sums="masked")
+    assert "unmasked" not in summary(hospital.site, "app")
+    write(hospital.site_file, site_entries(policy={"allow": [*PERMISSIONS]}))
+    assert "ccvr" in line_of(summary(hospital.site, "app"), "unmasked")
+    hospital.receive(site=sites, sums="plain")
+    assert "unmasked" not in summary(hospital.site, "app")
+
+
 def test_who_leaves_or_joins_masked_sums_is_shown(hospital: Hospital) -> None:
     """Both sums differ by that site alone."""
     four = with_mask_keys(("north", "east", "south", "west"))
