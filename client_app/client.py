@@ -159,7 +159,7 @@ class Report:
     numbers: Mapping[str, float] = field(default_factory=dict)
     """The variants' numbers, by VARIANT/NAME."""
     drawn: int | None = None
-    """Different samples that a variant has drawn with replacement; None where none draws, and epochs are shuffles."""
+    """Different samples that a variant has drawn with replacement; None where none draws, or clients train stacked."""
 
 
 class InvalidReply(ValueError):
@@ -217,7 +217,8 @@ class Upload:
     tensors: Callable[[Classifier, State], Mapping[str, TensorSpec]] = no_tensors
     """(model, shared weights) -> the upload's tensors by name; only names and shapes of the arguments are used.
 
-    The server refuses an upload with other tensors, and takes its largest size from them.
+    The server refuses an upload with other tensors. It reads records up to a size that the model alone gives: 2 (C + 1)
+    times its weights and a (D, D) float64 covariance of the features.
     """
     by_class: bool = False
     """Whether `tensors` are the rows of one class: the upload has n rows of each, and "classes", (n,) int64 ascending.
@@ -271,6 +272,7 @@ NEEDS: Mapping[str, str] = {
     "shared-weights": "the clients share weights; without any the variant would have no effect",
     "signed-loss": "the server accepts a negative training loss, as one of the loss terms has no lower bound",
     "teacher": "`loss_term` gets `teacher_BC`: logits of the model as received, in eval mode and without gradient",
+    "trained-features": "the features train: on features that stay as they are, nothing would be changed",
     "uncorrected-prior": "no other variant corrects the class prior, which would then be corrected twice",
     "whole-model": "the model is the same everywhere: no client keeps a part of it",
 }

@@ -199,6 +199,9 @@ def check_needs(run: RunSettings) -> None:
         if "own-head" in part.needs and run.has_fixed_features:
             rule = f"has no layer that {method} would share: none but the head trains ({name})"
             raise run.error("model", rule)
+        if "trained-features" in part.needs and run.has_fixed_features:
+            rule = f"has features that stay as they are, on which {name} changes nothing"
+            raise run.error("model", rule)
         if "images" in part.needs and inputs:
             raise run.error("method", f"changes images ({name}), and the inputs are {inputs}")
 

@@ -126,9 +126,9 @@ def absolute(folder: str) -> str:
 def values_in_force(config: Mapping[str, Any]) -> tuple[dict[str, Scalar], ComposedMethod]:
     """Return the values that `config` and its method state, and the method's parts.
 
-    A key stated at its own default counts as left out, as flwr states them all. Raises SettingError for an unknown key,
-    a wrong type, a value that contradicts what the method's name means, and one that would change nothing beside the
-    parts.
+    A key stated at its own default counts as left out. Raises SettingError for an unknown key, a wrong type, a value
+    that contradicts what the method's name means, one that would change nothing beside the parts, and a default where
+    the method's name implies another value.
     """
     register(*(str(config.get(key, "")) for key in ("method", "model", "dataset")))
     default_values = defaults()
@@ -150,11 +150,15 @@ def values_in_force(config: Mapping[str, Any]) -> tuple[dict[str, Scalar], Compo
         if separate and (section == parts.combine or key in OF_SHARED_WEIGHTS):
             rule = f"has no effect beside {separate[0]}, which shares nothing"
             raise SettingError(key, value, rule)
+    for key, meant in parts.defaults.items():
+        if key in values and values[key] == default_values[key] != meant:
+            rule = f"is the default, which counts as not set, and method {method} means {meant!r}"
+            raise SettingError(key, values[key], rule)
     return {**values, **parts.defaults, **parts.fixed, **by_user}, parts
 
 
 def settings_of_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in a run config of flwr without the keys that are no settings.
+    """Return the settings in a run config of flwr that are not at their defaults, as flwr states all of them.
 
     flwr executes the app in the folder in which its SuperLink was started, which may be anybody's, and does not pass on
     where `flwr run` was typed. So no path may be relative, but that of data below an absolute data-root, and no
@@ -162,9 +166,12 @@ def settings_of_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises SettingError for a relative path or such a module. Only `results` at its default becomes RESULTS_OF_FLWR_RUN.
     """
-    settings = {key: value for key, value in config.items() if key not in NOT_SETTINGS}
-    if settings.get("results") == defaults()["results"]:
-        settings["results"] = RESULTS_OF_FLWR_RUN
+    usual = defaults()
+    settings = {}
+    for key, value in config.items():
+        if key not in NOT_SETTINGS and (key not in usual or value != usual[key]):
+            settings[key] = value
+    settings.setdefault("results", RESULTS_OF_FLWR_RUN)
     for key in PATHS:
         require_absolute(key, str(settings.get(key, "")))
     dataset = str(settings.get("dataset", ""))

@@ -61,13 +61,18 @@ class RatioLoss(ServerMethod):
         return Deployment({}, {"weights": weights_C.float()}, numbers)
 
     def displacements(self, server: Server, samples: Samples) -> Tensor:
-        """Return (C, C, D) float64 Delta^(p): what a round on class p's samples moves the head's weights by."""
+        """Return (C, C, D) float64 Delta^(p): what a round on class p's samples moves the head's weights by.
+
+        Raises ValueError for a class without a sample.
+        """
         model = server.model.to(server.device)
         start_CD = server.start["head.weight"].double()
         moved = []
         for label in range(len(start_CD)):
             model.load_state_dict(server.start)
             of_class = (samples.labels_N == label).nonzero().flatten()
+            if not len(of_class):
+                raise ValueError(f"the server's own samples lack class {label}, and need every one")
             client = Client(
                 id=label,
                 model=model,

@@ -62,7 +62,7 @@ class RealBlocks(ServerMethod):
 
     name: ClassVar[str] = "real-blocks"
     needs_holdout: ClassVar[bool] = True
-    needs: ClassVar[frozenset[str]] = frozenset({"whole-model"})
+    needs: ClassVar[frozenset[str]] = frozenset({"whole-model", "trained-features"})
     deploys_for_evaluation: ClassVar[bool] = True
 
     steps: Annotated[int, Ge(0)] = 300

@@ -85,7 +85,7 @@ def _resnet(
 ) -> Classifier:
     """Return torchvision's network with `blocks` of them in each stage; `small` gives it a stem for small images."""
     features = nn.Sequential(_convolution(3, 64, 7, 2), nn.BatchNorm2d(64))
-    if not small:  # before the ReLU, as in cnn.py: the same result, of fewer numbers
+    if not small:  # before the ReLU, as in small_networks.py: the same result, of fewer numbers
         features.append(nn.MaxPool2d(3, 2, padding=1))
     features.append(nn.ReLU(inplace=True))
     channels = 64

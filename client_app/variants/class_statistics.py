@@ -11,6 +11,7 @@ from client_app.client import Client, InvalidReply, TensorSpec, Upload, Variant,
 from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import OneOf
+from data.agreement import MOST_SAMPLES
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class ClassStatistics(Variant):
         width = model.head.in_features
         shape = (width,) if self.covariance == "diagonal" else (width, width)
         return {
-            "counts": integers(low=self.min_class_samples),
+            "counts": integers(low=self.min_class_samples, high=MOST_SAMPLES),
             "means": TensorSpec(torch.float64, (width,)),
             "covariances": TensorSpec(torch.float64, shape),
         }

@@ -25,6 +25,7 @@ class Decorrelation(Variant):
     """
 
     name: ClassVar[str] = "decorrelation"
+    needs: ClassVar[frozenset[str]] = frozenset({"trained-features"})
 
     beta: Annotated[float, Ge(0)] = 0.1
     """Strength of the term; 0 is plain training."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge
+from annotated_types import Gt
 from torch import Tensor
 
 from client_app.client import Client, Contribution, Trained, Variant, vectorizable
@@ -18,15 +18,14 @@ class DynamicRegularization(Variant):
     minimum w_i the gradient of L_i is h_i - alpha (w_i - w^t), the next h_i: it estimates the client's own gradient, so
     that the clients' penalized minima agree where the h_i sum to 0. Only shared parameters have h_i, never buffers. The
     client keeps h_i in float64. The authors' code divides alpha by the client's share of samples times the number of
-    clients, and clips gradients at norm 10.
-    Identity: alpha = 0.
+    clients, and clips gradients at norm 10. There is no identity setting: alpha cancels from the server's half.
     """
 
     name: ClassVar[str] = "dynamic-regularization"
     needs: ClassVar[frozenset[str]] = frozenset({"shared-weights"})
 
-    alpha: Annotated[float, Ge(0)] = 0.01
-    """Strength of the penalty; 0 is plain training at the client."""
+    alpha: Annotated[float, Gt(0)] = 0.01
+    """Strength of the penalty."""
 
     @property
     def proximal_mu(self) -> float:
@@ -34,7 +33,7 @@ class DynamicRegularization(Variant):
 
     @vectorizable
     def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
-        if not self.alpha or name not in client.start:
+        if name not in client.start:
             return None
         moved = weight - client.start[name]
         pull = self.alpha * moved
@@ -44,8 +43,6 @@ class DynamicRegularization(Variant):
         return pull - estimates[name].to(pull)
 
     def after(self, client: Client, trained: Trained) -> Contribution:
-        if not self.alpha:
-            return Contribution()
         estimates = client.memory.get(self.name, {})
         memory = {}
         names = dict(client.model.named_parameters()).keys() & client.start.keys()

@@ -24,6 +24,7 @@ class ModelContrast(Variant):
     """
 
     name: ClassVar[str] = "model-contrast"
+    needs: ClassVar[frozenset[str]] = frozenset({"trained-features"})
 
     mu: Annotated[float, Ge(0)] = 1.0
     """Strength of the term; 0 is plain training."""

@@ -300,7 +300,7 @@ def local_loss(
         classes: the number of classes.
 
     Returns:
-        A function of logits (B, C) and labels (B,) that returns the mean loss.
+        A function of logits (B, C) and labels (B,), on any devices, that returns the mean loss.
 
     Raises:
         ValueError: a variant does more than a loss function can.
@@ -318,6 +318,6 @@ def local_loss(
     task = task_of(client, chosen, TrainingSettings())
 
     def mean_loss(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
-        return task.losses(logits_BC, labels_B).mean()
+        return task.losses(logits_BC, labels_B.to(labels.device)).mean()
 
     return mean_loss

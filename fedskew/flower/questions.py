@@ -8,7 +8,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from client_app.local_site import NOT_A_PARTICIPANT
-from client_app.variants.class_prior import LARGEST
+from client_app.variants.class_prior import LARGEST, UNIT
+from data.agreement import MOST_SAMPLES
 from fedskew.flower.records import METRICS, QUESTION
 from fedskew.flower.variants import CLASS_COUNTS
 from strategies.core.node_assignment import ExchangeSettings, wait_for_nodes
@@ -43,13 +44,15 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
                 "above the client's train function and call local_round with variants=[...] in it"
             )
         record = reply.content.metric_records.get(METRICS, MetricRecord())
-        counts = torch.tensor(record.get(CLASS_COUNTS, []))
+        counts = torch.tensor(record.get(CLASS_COUNTS, [])).flatten()
         first = next(iter(answers.values()), {"counts": counts})
         classes = len(first["counts"])
         fewest, most = (counts.min().item(), counts.max().item()) if len(counts) else (0, 0)
         reason = Range(0, LARGEST).violation(fewest, most)
         if counts.is_floating_point():
             reason = "is not in whole numbers"
+        elif counts.sum() > (MOST_SAMPLES + classes) * UNIT:  # smoothing adds to every class
+            reason = f"is of more than {MOST_SAMPLES} samples"
         if not len(counts) or len(counts) != classes:
             reason = f"is of {len(counts)} classes, and of {classes} at another node"
         if reason:

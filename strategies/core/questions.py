@@ -117,15 +117,14 @@ def refuse_invalid(rounds: Rounds, exchange: Exchange, variant: Variant) -> None
 
     So is one that describes more samples than the client may have: it weighs too much in what is made of all answers.
     """
+    examples = rounds.known_examples()
     for client, reply in list(exchange.answers.items()):
         answer = reply.named("upload").get(variant.name)
         if answer is None:
             exchange.refuse(client, f"the reply holds no answer for {variant.name}")
             continue
-        # None where the server does not know it.
-        samples = rounds.server.examples_by_client.get(client)
         try:
-            described = check_upload(variant.upload, answer, rounds.server, samples)
+            described = check_upload(variant.upload, answer, rounds.server, examples.get(client))
             check_samples(client, described, "its answer is of", rounds.server)
         except RejectedUpdate as reason:
             exchange.refuse(client, str(reason))

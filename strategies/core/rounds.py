@@ -235,13 +235,17 @@ class Rounds:
         draws = random.Random(f"{self.server.seed}/{number}")
         return sorted(draws.sample(range(self.clients), count))
 
-    def begin_round(self, number: int) -> list[int]:
-        """Begin a round with the shared weights, and return its clients."""
+    def known_examples(self) -> dict[int, int]:
+        """Return the training samples of each client, as far as the server knows them or the client has stated them."""
         examples = dict(self.server.examples_by_client)
         # Reported in a round before, perhaps of the run that is resumed.
         for client, state in self.client_states.items():
             if state.examples:
                 examples[client] = state.examples
+        return examples
+
+    def begin_round(self, number: int) -> list[int]:
+        """Begin a round with the shared weights, and return its clients."""
         answers = {}
         for variant in self.variants:
             if variant.upload.is_answer and variant.name in self.states:
@@ -250,7 +254,7 @@ class Rounds:
             self.server,
             start=self.shared,
             round=number,
-            examples_by_client=examples,
+            examples_by_client=self.known_examples(),
             answers=answers,
         )
         self._began = time.perf_counter()

@@ -40,7 +40,7 @@ BESIDE: Mapping[str, dict[str, Any]] = {
 """Fields that count only, or more, beside another value of another."""
 LEAST = {"min_class_samples": 1, "repeats": 1, "head_epochs": 1, "bits": 1}
 """The smallest value by field, where it is not 0."""
-ABOVE_ZERO = {"range", "temperature"}
+ABOVE_ZERO = {"range", "temperature", "dynamic-regularization.alpha"}
 MOST = {"bits": 20, "beta_start": 1.0, "beta_end": 1.0, "decay": 1.0,
         "restricted-softmax.alpha": 1.0}  # fmt: skip
 """The largest value by field, or by key where several variants have a field of that name."""

@@ -138,6 +138,8 @@ def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
     metrics["coefficient-sum"] = coefficient_sum(steps, settings.training.momentum)
     assert checked_metrics(0, metrics, strategy.server) == 50
     strategy.client_states[0] = ExpectedState(examples=50)
+    # Answers to the last question are compared with it, also where there was one round alone.
+    assert strategy.known_examples() == {0: 50}
     strategy.begin_round(2)
     assert checked_metrics(0, metrics, strategy.server) == 50
     with pytest.raises(RejectedUpdate):

@@ -186,6 +186,8 @@ def test_wrong_answers_are_refused(server: Server, change: State) -> None:
         (1, [1, 4], None, True),
         (1, [1, 4], 6, False),
         (1, [0, 5], 5, False),
+        # Their sum is 5 in 64 bits, and the means of such a client would be everybody's.
+        (1, [2**63 - 1, 2**63 - 1, 7], 5, False),
         # Classes of fewer than two samples are held back: fewer samples are counted than there are.
         (2, [2, 4], 8, True),
         (2, [2, 4], 6, True),
@@ -196,11 +198,12 @@ def test_wrong_answers_are_refused(server: Server, change: State) -> None:
 def test_counts_of_class_statistics_are_those_of_the_samples(
     server: Server, least: int, counts: list[int], samples: int | None, is_right: bool
 ) -> None:
+    held = len(counts)
     answer = {
-        "classes": torch.tensor([0, 2]),
+        "classes": torch.tensor([0, 2, 3][:held]),
         "counts": torch.tensor(counts),
-        "means": torch.zeros(2, WIDTH).double(),
-        "covariances": torch.zeros(2, WIDTH, WIDTH).double(),
+        "means": torch.zeros(held, WIDTH).double(),
+        "covariances": torch.zeros(held, WIDTH, WIDTH).double(),
     }
     upload = ClassStatistics(min_class_samples=least).upload
     if is_right:

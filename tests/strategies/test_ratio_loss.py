@@ -114,6 +114,15 @@ def test_alpha_and_beta(server: Server) -> None:
     assert refused.value.key == "holdout-per-class"
 
 
+def test_samples_without_a_class_are_refused(server: Server) -> None:
+    samples = samples_of()
+    lacking = samples.only((samples.labels_N > 0).nonzero().flatten())
+    assert len(RatioLoss().displacements(server, samples)) == CLASSES
+    with pytest.raises(ValueError) as refused:
+        RatioLoss().displacements(server, lacking)
+    assert "lack class 0" in str(refused.value)
+
+
 def test_round_1_knows_nothing(server: Server) -> None:
     method = RatioLoss()
     sent = method.broadcast(server, method.initial_state(server))

@@ -210,6 +210,24 @@ def test_class_counts_say_who_did_not_answer() -> None:
     with refused(RuntimeError, "its answer is not in whole numbers"):
         flower.class_counts(grid)
 
+    def claim(number: int, reply: Message) -> None:
+        reply.content["metrics"] = MetricRecord({"class-counts": [samples * 2**16] * 10})
+
+    grid.change = claim
+    samples = 10**8
+    assert flower.class_counts(grid)["class-counts"] == [4 * samples * 2**16] * 10
+    samples = 10**8 + 10
+    with refused(RuntimeError, "is of more than 1000000000 samples"):
+        flower.class_counts(grid)
+
+    def count_one(number: int, reply: Message) -> None:
+        if number == 2:
+            reply.content["metrics"] = MetricRecord({"class-counts": 7})
+
+    grid.change = count_one
+    with refused(RuntimeError, "of 1 classes"):
+        flower.class_counts(grid)
+
 
 State = Mapping[str, torch.Tensor]
 
