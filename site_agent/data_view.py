@@ -15,6 +15,7 @@ from client_app.models.settings import of_hash
 from client_app.process import choose_device
 from client_app.run_spec import RunSpec
 from client_app.site_questions import asked_variants
+from client_app.tensor_files import flush_to_disk
 from client_app.user_code import load_agreed
 from data import DataError
 from data.agreement import Agreement
@@ -136,10 +137,14 @@ class ConfiguredSite:
 
     def keep_data_hash(self, run: Path, content: str) -> None:
         """Keep the data's hash in the folder of a run: the data must not change from now on."""
-        file = run / DATA_HASH
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(content)
+        if kept_data_hash(run):
+            return
+        run.mkdir(parents=True, exist_ok=True)
+        part = run / f"{DATA_HASH}.part"
+        part.write_text(content)
+        flush_to_disk(part)
+        part.replace(run / DATA_HASH)
+        flush_to_disk(run)  # the file's name is written in its folder
 
     def policy(self, run_spec: RunSpec, federation: Federation) -> Policy:
         """Return the rules for a run on these data."""
@@ -256,8 +261,18 @@ def check_samples(site: Site, samples: int) -> None:
 
 def check_same(folder: Path, content: str) -> None:
     """Raise DataError where a run's folder keeps another hash of the data: they have changed since the run began."""
-    file = folder / DATA_HASH
-    if file.exists() and file.read_text() != content:
+    kept = kept_data_hash(folder)
+    if kept and kept != content:
         raise DataError(
-            f"the data have changed since the run began: their hash is {content}, not that of {file}"
+            f"the data have changed since the run began: their hash is {content}, "
+            f"not that of {folder / DATA_HASH}"
         )
+
+
+def kept_data_hash(folder: Path) -> str:
+    """Return the hash of the data that a run's folder keeps; "" for none.
+
+    Older versions could leave an empty file after a loss of power.
+    """
+    file = folder / DATA_HASH
+    return file.read_text() if file.exists() else ""

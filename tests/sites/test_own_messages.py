@@ -13,6 +13,7 @@ from asked_site import answer, shared_of
 from client_app.runtime import site_runtime
 from data import DataError
 from server_app.settings import parse
+from site_agent import data_view
 from site_agent.config import read_site
 from site_agent.data_view import install
 from strategies.core.exchange import EVALUATE, QUERY, TRAIN
@@ -166,3 +167,28 @@ def test_data_that_change_while_a_run_goes_on_stay_out(
     site_runtime.cache_clear()  # as when the site is started again
     assert error_of(ask(folder)) == "data" and "have changed since the run began" in caplog.text
     assert "0/model" in ask(folder, seed=1)
+
+
+def test_an_empty_file_of_the_data_s_hash_is_none_and_a_new_one_is_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power could leave an empty one."""
+    assert "0/model" in ask(folder)
+    (file,) = (folder / "north").rglob(data_view.DATA_HASH)
+    content = file.read_text()
+    file.write_text("")
+    site_runtime.cache_clear()
+
+    def power_is_lost(path: Path) -> None:
+        raise OSError("no power")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(data_view, "flush_to_disk", power_is_lost)
+        assert error_of(ask(folder))
+    assert file.read_text() == ""
+    site_runtime.cache_clear()
+    assert "0/model" in ask(folder)
+    assert file.read_text() == content
+    np.savez(folder / "north/data.npz", **arrays(5))
+    site_runtime.cache_clear()
+    assert error_of(ask(folder)) == "data"
