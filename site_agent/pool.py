@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Error, Message
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 
 from client_app.local_site import NotAllowed
 from client_app.messages import bytes_of, unpack
@@ -72,7 +72,7 @@ class Pool:
             while not (ready := wait([self.connection, self.process.sentinel], timeout=1.0)):
                 waiting()
             if self.connection in ready:
-                reply, rows, why, state = self.connection.recv()
+                reply, rows, why, state = self.receive()
                 if state is not None:
                     context.state = state
                 return reply, rows, why
@@ -82,6 +82,14 @@ class Pool:
         logger.error("%s (status %s)", DIED, self.process.exitcode)
         self.end()
         return Message(Error(CRASHED, f"{DIED}; see the site's log"), reply_to=message), [], DIED
+
+    def receive(self) -> tuple[Message, Leaving, str, RecordDict | None]:
+        """Return what the worker has sent. Raises EOFError if it has died, also in the middle of its reply."""
+        try:
+            answer: tuple[Message, Leaving, str, RecordDict | None] = self.connection.recv()
+        except OSError as error:  # of half a message
+            raise EOFError from error
+        return answer
 
     def renew(self, run: int) -> None:
         """End the worker, if there is one, and start a new one for a run."""

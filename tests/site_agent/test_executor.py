@@ -5,7 +5,9 @@ import io
 import json
 import os
 import signal
+import struct
 import zipfile
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +33,7 @@ from site_agent.executor import (
     facts_of,
     push_message,
 )
-from site_agent.pool import Pool
+from site_agent.pool import DIED, Pool
 from strategies.core.exchange import Exchange
 
 A, B = "a" * 64, "b" * 64
@@ -293,6 +295,26 @@ def test_a_worker_that_dies_is_an_error_and_the_next_message_has_another(
     site = Site(tmp_path, monkeypatch, die_once)
     assert site.serve().error.code == 8 and site.ended == ["failed"]
     assert answer(site.serve()) == [2, 4] and site.ended == ["failed", "completed"]
+    assert [entry["event"] for entry in site.entries()] == ["failed", "answered"]
+
+
+def test_a_worker_that_dies_while_it_sends_its_reply_is_the_same_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, test, send = tmp_path / "dead", os.getpid(), Connection.send
+
+    def die_in_the_middle(connection: Connection, content: Any) -> None:
+        if os.getpid() != test and not dead.exists():
+            dead.touch()
+            os.write(connection.fileno(), struct.pack("!i", 100) + b"half")  # 100 bytes follow
+            os.kill(os.getpid(), signal.SIGKILL)
+        send(connection, content)
+
+    monkeypatch.setattr(Connection, "send", die_in_the_middle)
+    site = Site(tmp_path, monkeypatch, times(2))
+    reply = site.serve()
+    assert (reply.error.code, DIED in reply.error.reason) == (8, True)
+    assert answer(site.serve()) == [2, 4]
     assert [entry["event"] for entry in site.entries()] == ["failed", "answered"]
 
 
