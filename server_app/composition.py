@@ -157,13 +157,14 @@ def row_name(parts: ComposedMethod, deployed: str) -> str:
         return f"{row_name(parts, AVERAGE)}, {FINE_TUNED}"
     names = []
     for name in parts.names:
-        method = METHODS[name]
-        model = model_of(method)
-        # creff-code begins like a model of creff's, and is another part's.
-        one_of_several = deployed.startswith(f"{model}-") and deployed not in parts.deploys
-        if not model or (deployed == model and not method.deploy):
-            names.append(name)  # it adds no model, or the clients' own, named after a variant
-        elif deployed == model or one_of_several:
+        model = model_of(METHODS[name])
+        if not model:
+            names.append(name)
+        elif deployed == model:
+            # The clients' own models are named after a variant, and their row after the method.
+            names.append(model if METHODS[name].deploy else name)
+        elif deployed.startswith(f"{model}-") and deployed not in parts.deploys:
+            # One of several. creff-code begins like one of creff's, and is another part's.
             names.append(deployed)
     return "+".join(names or [parts.combine])
 

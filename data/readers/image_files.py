@@ -193,23 +193,26 @@ def decoded(images: ImageFiles, where: str, training: bool) -> Bytes | Floats:
     # Where the user has said the range, dark images are as they should be.
     range_is_guessed = pixels.dtype == np.float32 and not images.settings.pixel_range
     if training and range_is_guessed and pixels.max() <= DARK:
-        look = images.look()
-        # Files of 16 bits, or of what DICOM states, that hold numbers of far fewer alone.
-        if look and look.white > 255 and look.low >= 0 and look.high <= DARK * look.white:
-            white, stated = white_of_bits(look.high), f"{look.white:.10g}"
-            found = (
-                f"{look.number} have numbers of at most {look.high:.10g} on the scale 0..{stated}"
-            )
-            raise DataError(
-                f"{where}: {found}, nearly black",
-                remedy=(
-                    SetOption("pixel-range", f"0,{white}"),
-                    f" takes {white} as white, ",
-                    SetOption("pixel-range", f"0,{stated}"),
-                    " leaves them so dark",
-                ),
-            )
+        refuse_few_bits(images, where)
     return pixels
+
+
+def refuse_few_bits(images: ImageFiles, where: str) -> None:
+    """Raise DataError for files of 16 bits, or of what DICOM states, that hold numbers of far fewer alone."""
+    look = images.look()
+    if look is None or look.white <= 255 or look.low < 0 or look.high > DARK * look.white:
+        return
+    white, stated = white_of_bits(look.high), f"{look.white:.10g}"
+    found = f"{look.number} have numbers of at most {look.high:.10g} on the scale 0..{stated}"
+    raise DataError(
+        f"{where}: {found}, nearly black",
+        remedy=(
+            SetOption("pixel-range", f"0,{white}"),
+            f" takes {white} as white, ",
+            SetOption("pixel-range", f"0,{stated}"),
+            " leaves them so dark",
+        ),
+    )
 
 
 def shape_of(images: ImageFiles) -> tuple[str, list[str]]:

@@ -219,7 +219,8 @@ def summary_of(table: Table, name: str, role: str) -> ColumnSummary:
     mark = decimal_mark(table, [name])
     read = {cell: number_in(cell, mark) for cell in {*table.columns[name]}}
     # A missing value is NaN, and no other number is.
-    texts = [cell for cell in table.columns[name] if not math.isnan(read[cell] or 0.0)]
+    gaps = {cell for cell, number in read.items() if number is not None and math.isnan(number)}
+    texts = [cell for cell in table.columns[name] if cell not in gaps]
     numbers = [number for cell in texts if (number := read[cell]) is not None]
     kind, shown = "empty", ""
     if len(numbers) < len(texts):

@@ -275,8 +275,9 @@ def decided(
     def how_low(name: str) -> tuple[bool, float]:
         """Return where a part comes among the others, those that speak most for the claim first."""
         one = estimates[name]
-        # The high end of a claim that fails.
-        end = one.mean if one.interval is None else one.ends[fails]
+        end = one.mean
+        if one.interval is not None:
+            end = one.interval.high if fails else one.interval.low
         # Fewer than `among` parts are not refuted where it fails, so that the chosen one is refuted.
         return fails and one.is_refuted, one.margin - end
 

@@ -171,15 +171,26 @@ def with_interval(
         rounding: standard deviation that rounding alone gives a difference, as of rounds, which are whole: two seeds
             with the same difference do not make it certain.
     """
-    without = Estimate(by_seed, None, rounding, margin)
-    if len(terms[0]) == 2 and names[0] > names[1]:
-        negative = {seed: -value for seed, value in by_seed.items()}
-        exchanged = [pair[::-1] for pair in terms]
-        turned = with_interval(negative, exchanged, names[::-1], -margin, rounding).interval
-        interval = turned and replace(turned, low=-turned.high, high=-turned.low)
-        return replace(without, interval=interval)
-
     values = [*by_seed.values()]
+    if len(terms[0]) == 2 and names[0] > names[1]:
+        negative = [-value for value in values]
+        exchanged = [pair[::-1] for pair in terms]
+        interval = interval_of(negative, exchanged, names[::-1], -margin, rounding)
+        if interval is not None:
+            interval = replace(interval, low=-interval.high, high=-interval.low)
+    else:
+        interval = interval_of(values, terms, names, margin, rounding)
+    return Estimate(by_seed, interval, rounding, margin)
+
+
+def interval_of(
+    values: Sequence[float],
+    terms: Sequence[Sequence[Strata | None]],
+    names: Sequence[str],
+    margin: float,
+    rounding: float,
+) -> Interval | None:
+    """Return the interval of `with_interval` for names in this order; None for one seed without test examples."""
     seeds = len(values)
     draws = np.random.default_rng(zlib.crc32("\n".join(names).encode()))
     chosen_BS = draws.integers(seeds, size=(RESAMPLES, seeds))
@@ -190,7 +201,7 @@ def with_interval(
         for subtracted in known[1:]:
             drawn_BS = drawn_BS - resample(subtracted, chosen_BS, draws)
     elif seeds == 1:
-        return without
+        return None
     else:
         what = "seeds"
         drawn_BS = np.array(values)[chosen_BS]
@@ -200,7 +211,7 @@ def with_interval(
         # The interval is about the mean, the p-value about what exceeds the margin.
         student_low, student_high, p = student([value - margin for value in values], rounding)
         low, high = min(low, student_low + margin), max(high, student_high + margin)
-    return replace(without, interval=Interval(low, high, p, what))
+    return Interval(low, high, p, what)
 
 
 def deviation_of(values: Sequence[float], rounding: float) -> float:

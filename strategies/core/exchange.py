@@ -273,7 +273,7 @@ def client_name(client: int, sites: Sequence[str]) -> str:
 def replies(
     grid: Grid,
     messages: Sequence[Message],
-    timeout: float | None,
+    timeout: float,
     late: Callable[[Collection[int], float], None] = lambda nodes, seconds: None,
 ) -> Iterator[Message]:
     """Send the messages, and yield the first reply to each as soon as it has arrived.
@@ -283,7 +283,7 @@ def replies(
     Args:
         grid: sends the messages.
         messages: one per node.
-        timeout: seconds to wait for all replies; None waits for ever.
+        timeout: seconds to wait for all replies.
         late: gets the nodes without a reply and the seconds waited, after LATE_SECONDS and again after 2, 4, 8, ...
             times as many.
     """
@@ -320,7 +320,7 @@ def replies(
             else:
                 log.warning("node %d sent a reply that is late, twice there or not its own", node)
         now = time.monotonic()
-        if waiting and timeout is not None and now > began + timeout:
+        if waiting and now > began + timeout:
             log.warning("no reply after %g s", timeout)
             return
         if waiting and now > began + due:
