@@ -120,7 +120,8 @@ class ClientRequest:
     def signature_to_check(self) -> str | None:
         """The signature that a site checks; None if the request needs none.
 
-        Only the readiness question of a run that asks nothing else needs none: it trains nothing and stores nothing.
+        Only the readiness question of a run that asks nothing else needs none: it trains nothing.
+        A site with approve-runs keeps its settings for somebody to look at, of at most 100 runs.
         """
         is_readiness_question = self.kind == "query" and self.task.get("question") == QUESTION
         needs_no_signature = self.readiness_only and is_readiness_question
