@@ -46,7 +46,7 @@ def export(site: Site, shared: Path, output: Path) -> Path:
         raise DataError(reason, where=str(source)) from None
     except (Damaged, MemoryLost) as error:
         raise DataError(str(error)) from None
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):  # int(inf) overflows
         reason = f"its metadata {KEPT} names no memory of a site"
         raise DataError(reason, where=str(source)) from None
     private = memory.get("private", {})

@@ -96,6 +96,7 @@ def test_what_the_coordinator_has_is_no_model_and_says_what_is_missing(
         {KEPT: json.dumps({"north": [1, "0" * 64]})},
         {KEPT: json.dumps({"north": [7, ""]})},
         {KEPT: "["},
+        {KEPT: '{"north": [Infinity, "x"]}'},
         {"run": "another"},
         {KIND: "site"},
     ],
