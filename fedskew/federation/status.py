@@ -91,17 +91,20 @@ def recorded(agreement: Agreement, records: Sequence[RoundRecord]) -> dict[str, 
     """Return the sites' states in the last round of a run; for a site that is away, since which round."""
     sites: dict[str, SiteStatus] = {}
     for client, name in enumerate(agreement.names):
-        failures = [record.failures.get(client, "") for record in reversed(records)]
-        why = failures[0]
-        away = [is_absence_of(name, failure) or is_no_reply(failure) for failure in failures]
+        why = records[-1].failures.get(client, "")
+        since = None  # the first of the last rounds in a row without the site
+        for record in reversed(records):
+            failure = record.failures.get(client, "")
+            if not is_absence_of(name, failure) and not is_no_reply(failure):
+                break
+            since = record.round
         if not why:
             sites[name] = SiteStatus(READY)
-        elif not away[0]:
+        elif since is None:
             sites[name] = SiteStatus(REFUSES, why)
         else:
-            rounds = [*away, False].index(False)
             # What a node reported, such as an app that crashed, comes after the semicolon.
-            words = [f"since round {records[-rounds].round}", *why.split("; ", 1)[1:]]
+            words = [f"since round {since}", *why.split("; ", 1)[1:]]
             sites[name] = SiteStatus(AWAY, "; ".join(words))
     return sites
 
