@@ -138,23 +138,29 @@ def values_in_force(config: Mapping[str, Any]) -> tuple[dict[str, Scalar], Compo
             raise no_such(key, value, default_values)
         values[key] = typed(key, value, type(default_values[key]))
     parts = compose(str(values.get("method", default_values["method"])))
-    method = "+".join(parts.names)
-    separate = [name for name in parts.variants if "separate-models" in VARIANTS[name].needs]
     by_user = {key: value for key, value in values.items() if value != default_values[key]}
     for key, value in by_user.items():
-        section, _, _ = key.rpartition(".")
-        if key in parts.fixed and parts.fixed[key] != value:
-            raise SettingError(key, value, f"method {method} means {parts.fixed[key]!r}")
-        if section and section not in parts.sections:
-            raise SettingError(key, value, f"has no effect: method {method} does not use {section}")
-        if separate and (section == parts.combine or key in OF_SHARED_WEIGHTS):
-            rule = f"has no effect beside {separate[0]}, which shares nothing"
-            raise SettingError(key, value, rule)
+        check_beside(parts, key, value)
     for key, meant in parts.defaults.items():
-        if key in values and values[key] == default_values[key] != meant:
+        if key in values and key not in by_user and values[key] != meant:
+            method = "+".join(parts.names)
             rule = f"is the default, which counts as not set, and method {method} means {meant!r}"
             raise SettingError(key, values[key], rule)
     return {**values, **parts.defaults, **parts.fixed, **by_user}, parts
+
+
+def check_beside(parts: ComposedMethod, key: str, value: Scalar) -> None:
+    """Raise SettingError for a value that contradicts what the method's name means, or changes nothing beside it."""
+    method = "+".join(parts.names)
+    section, _, _ = key.rpartition(".")
+    if key in parts.fixed and parts.fixed[key] != value:
+        raise SettingError(key, value, f"method {method} means {parts.fixed[key]!r}")
+    if section and section not in parts.sections:
+        raise SettingError(key, value, f"has no effect: method {method} does not use {section}")
+    separate = [name for name in parts.variants if "separate-models" in VARIANTS[name].needs]
+    if separate and (section == parts.combine or key in OF_SHARED_WEIGHTS):
+        rule = f"has no effect beside {separate[0]}, which shares nothing"
+        raise SettingError(key, value, rule)
 
 
 def settings_of_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
