@@ -5,7 +5,7 @@
 STEP 0 measures the training steps a second of 16 processes in float32 and in bfloat16. Steps 1 to 3 train, in bfloat16,
 FedAvg and FedShift each: E = 1 with seeds 0 and 1, E = 5 with seed 0, E = 1 with seeds 2 and 3. A step that was stopped
 resumes where it was if the results folder is still there. Of every finished run a record without weights is written to
-FOLDER, which `fedskew report` reads with --records. Start NVIDIA's MPS first. --trial does the same on the CPU with two
+FOLDER. Start NVIDIA's MPS first. --trial does the same on the CPU with two
 rounds and 100 images.
 
 Estimates, before anyone has measured: 280 steps a second in float32, 600 to 800 in bfloat16. E = 1 is 1,255 steps a

@@ -115,7 +115,7 @@ def method_of(name: str, kind: Any, module: str) -> Method:
     if not isinstance(kind, type):
         raise ContractViolation("must be a class or a Method")
     if not issubclass(kind, Variant | ServerMethod):
-        raise ContractViolation("must be a Variant (client_app.client) or a ServerMethod")
+        raise ContractViolation("must be a Variant or a ServerMethod of fedskew.methods")
     method = Method(
         name=name,
         what=(kind.__doc__ or "one's own").strip().partition("\n")[0].rstrip("."),

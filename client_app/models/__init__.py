@@ -126,7 +126,7 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     except Exception as error:
         rule = f"failed for shape {shape} and {classes} classes: {type(error).__name__}: {error}"
         raise SettingError("model", name, rule) from error
-    rule = f"must return a client_app.models.Classifier, not {type(model).__name__}"
+    rule = f"must return a fedskew.methods.Classifier, not {type(model).__name__}"
     require(isinstance(model, Classifier), "model", name, rule)
     head = model.head
     fits = isinstance(head, nn.Linear) and head.bias is not None and head.out_features == classes

@@ -65,8 +65,8 @@ FIRST_STEPS = (
 
 
 EXPERIMENTAL = (
-    "Experimental: GPUs (device = cuda), Ray clusters (run --ray-address) and macOS, which nobody "
-    "has tried yet."
+    "Experimental: GPUs (device = cuda), tried on one H100 and one H200. Not tried: Ray clusters "
+    "(run --ray-address) and macOS."
 )
 
 

@@ -293,7 +293,7 @@ def local_loss(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the loss for a training loop of the app's own, in the place of nn.CrossEntropyLoss.
 
-    For variants that change the loss alone: fedshift, fedlc, reweighting, fed-focal and ratio-loss.
+    For variants that change the loss alone: fedshift, fedlc, reweighting, fed-focal, fedrs and ratio-loss.
 
     Args:
         labels: (N,), the class numbers of all of the client's training samples.

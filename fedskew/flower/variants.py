@@ -57,6 +57,14 @@ def method_of(name: str) -> str:
     return min(having, key=lambda method: len(method.variants)).name
 
 
+def known_name(variant: Variant) -> str:
+    """Return a variant's name; of one that this process has not loaded, such as the user's own, MODULE:CLASS."""
+    if variant.name in VARIANTS:
+        return variant.name
+    kind = type(variant)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 def resolved(
     chosen: NamedVariant | Iterable[NamedVariant], methods: Sequence[str] = ()
 ) -> tuple[ComposedMethod, list[Variant]]:
@@ -69,7 +77,7 @@ def resolved(
     """
     chosen = [chosen] if isinstance(chosen, str | Variant) else list(chosen)
     given = {one.name: one for one in chosen if isinstance(one, Variant)}
-    words = [one if isinstance(one, str) else one.name for one in chosen]
+    words = [one if isinstance(one, str) else known_name(one) for one in chosen]
     singles = [name for name in words if name in VARIANTS and name not in METHODS]
     names = [*methods, *(name for name in words if name not in singles)]
     covered = {part for name in names if name in METHODS for part in METHODS[name].variants}

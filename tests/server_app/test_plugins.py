@@ -1,5 +1,6 @@
 """A method of the user's own: loaded by MODULE:CLASS, tried, composed, hashed, refused with the reason."""
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from client_app.run_spec import RunSpec
 from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import SettingError
+from fedskew.flower.variants import variants_of
 from server_app import method_checks, plugins
 from server_app.methods import METHODS, Method
 from server_app.plugins import check_new_methods
@@ -250,6 +252,19 @@ def test_a_part_called_as_a_setting_takes_no_setting_with_it() -> None:
     assert parse(config).run_id == mine.run_id
 
 
+def test_an_object_of_it_is_taken_in_a_flower_app(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a process that has not loaded the class by its name, beside that name, and a second time."""
+    monkeypatch.syspath_prepend(folder)
+    mine = importlib.import_module("my_methods")
+    halved = mine.Halved(share=0.25)
+    for variants in ([halved], ["my_methods:Halved", halved], [halved]):
+        assert variants_of(variants) == [halved]
+    with pytest.raises(SettingError):
+        variants_of([mine.Nameless()])
+
+
 def test_clients_load_it_and_sites_do_not() -> None:
     mine = parse({"method": "my_methods:Halved", "halved.share": 0.25}).run_spec()
     text = mine.to_json()
@@ -286,7 +301,7 @@ def test_a_check_prints_that_a_method_passes(capsys: pytest.CaptureFixture[str])
     ("name", "reason"),
     [
         ("function", "must be a class or a Method"),
-        ("Method", "must be a Variant (client_app.client) or a ServerMethod"),
+        ("Method", "must be a Variant or a ServerMethod of fedskew.methods"),
         ("Bare", "Bare must be a @dataclass(frozen=True)"),
         ("Nameless", "Nameless.name must be words like my-part"),
         ("Taken", "Taken.name is proximal, and there is such a part already"),
