@@ -169,11 +169,19 @@ def test_runs_of_another_app_are_signed_where_it_declares_the_signature(
             fedskew("federation", "submit", study, "--config", "round=4")
 
 
-@pytest.mark.parametrize(("own", "sites"), [(False, []), (True, ["west"]), (True, ["north"])])
+@pytest.mark.parametrize(
+    ("own", "sites", "says"),
+    [
+        (False, [], "use `fedskew federation run`"),
+        (True, ["west"], "must be some of north, east"),
+        (True, ["north"], "must be at least min-sites = 2 sites"),
+    ],
+)
 def test_a_submission_that_cannot_be_is_refused(
-    folder: FederationFolder, own: bool, sites: list[str]
+    folder: FederationFolder, own: bool, sites: list[str], says: str
 ) -> None:
     if own:
         folder.own_app.write_bytes(b"")
-    with pytest.raises(DataError):
+    with pytest.raises(DataError) as refused:
         run_module.submit(folder, sites, "", print)
+    assert says in str(refused.value)
