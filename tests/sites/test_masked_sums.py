@@ -100,6 +100,7 @@ def test_a_question_after_the_last_round_has_no_masked_sum_and_is_answered(tmp_p
     folder = masking(tmp_path / "masked")
     summary = rehearse(folder, tmp_path, {**TRAINED, "method": "ccvr"}, rounds=1)
     assert summary["models"].keys() == {"average", "ccvr"}
+    assert "summed" not in {entry["event"] for entry in events(folder)}
 
 
 def test_a_damaged_sum_is_asked_for_again(tmp_path: Path) -> None:

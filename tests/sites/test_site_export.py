@@ -104,14 +104,18 @@ def test_what_the_coordinator_has_is_no_model_and_says_what_is_missing(
 def test_what_a_site_has_no_part_in_is_refused(
     trained: Trained, tmp_path: Path, text: dict[str, str | None]
 ) -> None:
-    """The coordinator's file says something else of the memory that is to be joined."""
+    """The coordinator's file says something else of the memory that is to be joined; as it was, it is joined."""
     sites, _, shared = trained
     tensors, said = read(shared / "model.safetensors")
     changed = {key: value for key, value in {**said, **text}.items() if value}
-    (tmp_path / "shared").mkdir()
-    write_atomically(tmp_path / "shared/model.safetensors", tensors, changed)
+    file = tmp_path / "shared/model.safetensors"
+    file.parent.mkdir()
+    site = read_site(sites / "north/site.toml")
+    write_atomically(file, tensors, said)
+    join(site, file.parent, tmp_path / "as-it-was")
+    write_atomically(file, tensors, changed)
     with pytest.raises(DataError):
-        join(read_site(sites / "north/site.toml"), tmp_path / "shared", tmp_path / "out")
+        join(site, file.parent, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
