@@ -82,12 +82,6 @@ ANOTHER_MINIMIZER = {"focal", "decorrelation"}
 BESIDE = [name for name in COMPANIONS if name not in {TWO_PARTS, *ANOTHER_MINIMIZER}]
 
 
-def test_every_variant_that_corrects_the_prior_is_refused_beside_the_shift() -> None:
-    correcting = {name for name, one in VARIANTS.items() if "uncorrected-prior" in one.needs}
-    others = {"class-weights", "logit-calibration", "reweighting"}
-    assert correcting >= {"logit-shift"} | others
-
-
 def gradient_beside(variants: list[Variant], k: int) -> float:
     """Return the largest expected slope at the posterior, with ExpectedGradient beside the variants."""
     batch_norm = any("batch-norm" in variant.needs for variant in variants)
