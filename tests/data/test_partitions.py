@@ -1,21 +1,14 @@
 """Partitions: every sample at exactly one client, the shares that the papers define, and errors instead of hangs.
 
-    python -m pytest tests/data/test_partitions.py
-    PYTHONPATH=. python tests/data/test_partitions.py
-
-The second command writes tests/golden/partitions.json anew, after a change that is meant.
+Which samples a seed draws is in tests/golden/readers.json.
 """
-
-import hashlib
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import DataSettings, SettingError, federate, partitions
+from data import SettingError, partitions
 from data.partitions import (
     classes_per_client,
     domain_parts,
@@ -160,43 +153,6 @@ def test_lda_gives_up_early_where_thirty_clients_have_too_few(clients, said, mon
     assert said in caught.value.rule and f"at least {clients - 10} of" in caught.value.rule
 
 
-TABLE = Path(__file__).parents[1] / "golden" / "partitions.json"
-SCANNERS = {"dataset": "digits-scanners"}
-DRAWN = {
-    "pooled": {"partition": "pooled"},
-    "iid": {"partition": "iid", "clients": 7},
-    "lda": {"partition": "lda"},
-    "lda of plain shares": {
-        "partition": "lda",
-        "lda_form": "plain",
-        "clients": 5,
-        "min_samples": 2,
-    },
-    "lda of a tiny alpha": {"partition": "lda", "alpha": 1e-300, "clients": 3},
-    "feddf": {"partition": "feddf", "clients": 13},
-    "llt": {"partition": "llt", "alpha": 0.8, "clients": 20},
-    "quantity": {"partition": "quantity", "clients": 6, "alpha": 0.5},
-    "classes": {"partition": "classes-per-client", "classes_per_client": 3, "clients": 6},
-    "domains": SCANNERS,
-    "parts of domains": {**SCANNERS, "parts_per_domain": 2},
-    "tenths of domains": {**SCANNERS, "domain_percent": 30.0},
-    "less than a tenth": {**SCANNERS, "domain_percent": 4.0},
-}
-
-
-def drawn(name):
-    """Return the samples of each class at each client, and a hash of which samples they are."""
-    federation = federate(DataSettings(**DRAWN[name]), 0)
-    indices = [part.astype("<i8").tobytes() for part in federation.train_indices]
-    rows = [" ".join(map(str, counts_C)) for counts_C in federation.counts_KC.tolist()]
-    return {"clients": rows, "samples": hashlib.sha256(b"|".join(indices)).hexdigest()[:16]}
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_seed_draws_the_samples_that_it_drew(name):
-    assert drawn(name) == json.loads(TABLE.read_text())[name]
-
-
 # ---- closed forms ----------------------------------------------------------------------------------------------------
 
 
@@ -335,7 +291,3 @@ def test_percent_of_a_domain(percent, sizes):
     assert [set(DOMAINS[part]) for part in parts] == [{0}, {1}, {2}]
     assert all((np.diff(part) > 0).all() for part in parts)
     assert np.bincount(IN_DOMAINS[parts[0]], minlength=10).std() < 0.1 * sizes / 10 + 1
-
-
-if __name__ == "__main__":
-    TABLE.write_text(json.dumps({name: drawn(name) for name in DRAWN}, indent=1) + "\n")

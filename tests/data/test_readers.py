@@ -1,5 +1,7 @@
 """The contents of every reader: one small file of each kind, and the hashes of what `data.load` makes of it.
 
+A second table has the samples that every partition draws.
+
     python -m pytest tests/data/test_readers.py
     PYTHONPATH=.:tests:tests/data python tests/data/test_readers.py
 
@@ -350,6 +352,8 @@ SCANNERS = {"dataset": "digits-scanners"}
 PATIENTS = {"dataset": "patients", "clients": 2, "partition": "iid"}
 FEDERATIONS = {
     "lda": {**DIGITS, "partition": "lda", "alpha": 0.5, "min_samples": 2},
+    "lda of plain shares": {"partition": "lda", "lda_form": "plain", "clients": 5, "min_samples": 2},
+    "lda of a tiny alpha": {"partition": "lda", "alpha": 1e-300, "clients": 3},
     "iid": {**DIGITS, "partition": "iid", "test_images": 95},
     "feddf": {**DIGITS, "partition": "feddf", "alpha": 0.5, "clients": 25},
     "llt": {**DIGITS, "partition": "llt", "alpha": 0.9},
