@@ -44,15 +44,12 @@ LARGEST_PREDICTIONS = 2**24
 class Predictions(NamedTuple):
     """One model's predictions for the samples, or subjects, of the server's test set: clients send sums alone.
 
-    With them a report resamples test examples, and compares two methods on the same ones.
+    With them a report resamples test examples, and compares two methods on the same ones. The file has the samples'
+    numbers and subjects too: docs/reference/run-files.md.
     """
 
     log_probabilities_NC: NDArray[np.float64]
     labels_N: NDArray[np.int64]
-    subjects_N: NDArray[np.int64] | None = None
-    """The subject of each sample, where the data name it and samples are tested one by one."""
-    samples_N: NDArray[np.int64] | None = None
-    """The number of each sample in its data set, the same in runs with other seeds; None for whole subjects."""
 
 
 class RunFolder:
@@ -281,13 +278,7 @@ class RunFolder:
             identity = {KIND: "test-predictions", "run": self.run}
             tensors, _ = read(self.predictions_file, identity)
             said = split_prefix(tensors)[model]
-            arrays = {name: tensor.numpy() for name, tensor in said.items()}
-            return Predictions(
-                arrays["log-probabilities"],
-                arrays["labels"],
-                arrays.get("subjects"),
-                arrays.get("samples"),
-            )
+            return Predictions(said["log-probabilities"].numpy(), said["labels"].numpy())
         except (OSError, Damaged, KeyError, ValueError):
             return None
 

@@ -29,7 +29,7 @@ from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
 from data.readers.catalog import KNOWN, SITES_PREFIX, has_domains, is_own, is_sites, members
 from server_app.composition import ComposedMethod, compose, section_types
-from server_app.keys import built, no_such, read_text, read_texts, typed
+from server_app.keys import built, no_such, read_texts, typed
 from server_app.plugins import register
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from server_app.setting_rules import check
@@ -298,13 +298,11 @@ def suitable_model(data: DataSettings) -> str:
     return "resnet-8"
 
 
-def parse_text(assignment: str) -> tuple[str, Scalar]:
-    """Return key and value of `key=value` from a command line; the key's own type decides how the value is read."""
-    return read_text(assignment, defaults())
-
-
 def parse_texts(assignments: Iterable[str]) -> dict[str, Scalar]:
-    """Return the settings of several `key=value`. Raises SettingError for a key stated twice: which would count?"""
+    """Return the settings of several `key=value` of a command line; each key's own type decides how its value is read.
+
+    Raises SettingError for a key stated twice: which would count?
+    """
     return read_texts(assignments, defaults())
 
 

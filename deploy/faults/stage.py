@@ -26,7 +26,7 @@ from fedskew.signals import one_interrupt
 from server_app.app import run as run_app
 from server_app.checkpoint import Checkpoint
 from server_app.run_folder import verified
-from server_app.settings import parse, parse_text
+from server_app.settings import parse, parse_texts
 from site_agent.audit import Audit
 from site_agent.config import read_sites
 
@@ -127,9 +127,8 @@ class Stage:
         sites = read_sites(self.federation.sites)
         agreement = next(iter(sites.values())).agreement
         place = self.federation.work / results
-        chosen = dict(parse_text(word) for word in words)
         whole = {
-            **chosen,
+            **parse_texts(words),
             "dataset": f"sites:{self.federation.folder / 'federation.toml'}",
             "results": str(place),
         }

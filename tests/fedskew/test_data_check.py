@@ -13,7 +13,7 @@ import torch
 from data import DataSettings, federate, load
 from data.readers.catalog import ALIASES, KNOWN
 from data.text import name_list
-from server_app.settings import parse, parse_text
+from server_app.settings import parse, parse_texts
 
 
 @pytest.mark.parametrize("name", made.CASES)
@@ -34,7 +34,7 @@ def test_the_answer(tmp_path, fedskew, name):
     assert not [words for words in case.notes if words not in output]
     command = shlex.split(output.splitlines()[-1])
     assert command[:2] == ["fedskew", "run"]
-    stated = dict(parse_text(word) for word in command if "=" in word)
+    stated = parse_texts(word for word in command if "=" in word)
     settings = parse({**stated, "cache": str(tmp_path / "cache")})
     data = load(settings.data)
     assert len(data.train.labels) and len(data.test.labels)

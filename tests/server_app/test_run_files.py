@@ -12,6 +12,7 @@ from flwr.app import Message, RecordDict
 from in_process import FinishedRun, TamperingGrid, cut, drop, experiment, small
 
 from client_app.metrics import Scores
+from client_app.tensor_files import read
 from data import federate, load
 from server_app import run_folder
 from server_app.evaluation import metrics_from
@@ -59,12 +60,14 @@ def test_kept_predictions_have_the_run_s_numbers(finished: FinishedRun) -> None:
     recorded = finished.records[-1]["models"]["creff"]
     data = load(small(finished.folder.path.parent, **CHANGES).data)
     kept = finished.folder.predictions("creff")
-    assert kept is not None and kept.samples_N is not None
-    scores = Scores.of_probabilities(*map(torch.from_numpy, kept[:2]))
+    assert kept is not None
+    scores = Scores.of_probabilities(*map(torch.from_numpy, kept))
     assert recorded["confusion"] == scores.confusion_CC.tolist()
     assert recorded["auroc"] == pytest.approx(metrics_from(scores)["auroc"])
-    assert kept.labels_N.tolist() == data.test.labels[kept.samples_N].tolist()
-    assert len({*kept.samples_N.tolist()}) == len(kept.samples_N)
+    tensors, _ = read(finished.folder.predictions_file)
+    numbers = tensors["creff/samples"].tolist()
+    assert kept.labels_N.tolist() == data.test.labels[numbers].tolist()
+    assert len(set(numbers)) == len(kept.labels_N)
     assert finished.folder.predictions("ccvr") is None
 
 

@@ -19,7 +19,7 @@ from data import OneOf, SettingError, Settings
 from server_app.composition import section_types
 from server_app.methods import METHODS
 from server_app.run_settings import sized_model
-from server_app.settings import as_toml, defaults, groups, parse, parse_text
+from server_app.settings import as_toml, defaults, groups, parse, parse_texts
 from strategies import SERVER_METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -315,7 +315,7 @@ def test_a_run_s_name_leaves_out_the_folders_of_the_user(dataset: str, name: str
     ],
 )
 def test_the_key_s_own_type_decides_how_text_is_read(text: str, expected: tuple[str, Any]) -> None:
-    key, value = parse_text(text)
+    ((key, value),) = parse_texts([text]).items()
     assert (key, value, type(value)) == (*expected, type(expected[1]))
 
 

@@ -135,9 +135,8 @@ def predictions(seed: int, classes: int, size: int = 120, shift: float = 1.0) ->
 
 def tensors_of(said: Predictions) -> State:
     """Return predictions as a run keeps them."""
-    names = ("log-probabilities", "labels", "subjects", "samples")
-    parts = zip(names, said, strict=True)
-    return {name: torch.tensor(part) for name, part in parts if part is not None}
+    log_probabilities_NC, labels_N = map(torch.tensor, said)
+    return {"log-probabilities": log_probabilities_NC, "labels": labels_N}
 
 
 def with_predictions(known: ExperimentResults, classes: int = 10) -> ExperimentResults:
