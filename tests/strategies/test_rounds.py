@@ -193,14 +193,19 @@ def test_without_rounds_the_questions_are_the_traffic(tmp_path: Path) -> None:
         rounds.deploy_without_rounds()
 
 
-@pytest.mark.parametrize(("participation", "number"), [(1.0, 100), (0.29, 29), (0.001, 1)])
+@pytest.mark.parametrize(
+    ("participation", "number"), [(1.0, 100), (0.29, 29), (0.299, 29), (0.001, 1)]
+)
 def test_a_share_of_the_clients_is_drawn_anew_in_every_round(
     participation: float, number: int, tmp_path: Path
 ) -> None:
-    """0.29 x 100 is a little less than 29 in floating point."""
+    """Their number is rounded down, but 0.29 x 100 is a little less than 29 in floating point."""
     rounds = rounds_of(tmp_path, participation=participation)
     rounds.clients = 100
     drawn = [rounds.sample(round) for round in (1, 2, 1)]
     assert [len(set(clients)) for clients in drawn] == [number] * 3
     assert drawn[0] == sorted(drawn[0]) == drawn[2]
     assert (drawn[0] == drawn[1]) == (number == 100)
+    if number == 29:
+        in_time = {client for round in range(1, 61) for client in rounds.sample(round)}
+        assert in_time == set(range(100))
