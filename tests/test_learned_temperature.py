@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from agreed_module import added_methods_forgotten
 from fake_grid import FakeGrid
 from flower_grid import Net, client_app, client_data, initial, train
 from flwr.app import Message, RecordDict
@@ -19,8 +20,6 @@ from in_process import FinishedRun, TamperingGrid, kill
 import fedskew
 from client_app.messages import kind_of
 from client_app.tensor_files import read
-from client_app.variants import VARIANTS
-from server_app.methods import METHODS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "plugin.md"
 METHOD = "temperature:LearnedTemperature"
@@ -76,12 +75,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "temperature.py").write_text(source + OTHERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    known = [(registry, set(registry)) for registry in (METHODS, VARIANTS)]
-    yield tmp_path
+    with added_methods_forgotten():
+        yield tmp_path
     sys.modules.pop("temperature", None)
-    for registry, names in known:
-        for name in set(registry) - names:
-            del registry[name]  # type: ignore[attr-defined]
 
 
 def test_what_a_client_learns_stays_with_it_and_its_numbers_are_in_the_record(

@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from agreed_module import added_methods_forgotten
 from in_process import FinishedRun
 
 import fedskew
 from client_app.client import Client
 from client_app.models import build
 from client_app.state import State
-from client_app.variants import VARIANTS
 from data import Samples
 from fedskew.methods import Server, Statistics, TrainingSettings, Update
-from server_app.methods import METHODS
-from strategies import SERVER_METHODS
 from strategies.core.validation import RejectedUpdate, check_upload
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "more-methods"
@@ -35,12 +33,8 @@ Train = Callable[..., FinishedRun]
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make the package importable; its methods are forgotten again."""
     monkeypatch.syspath_prepend(str(FOLDER))
-    lists = (METHODS, VARIANTS, SERVER_METHODS)
-    before = [dict(one) for one in lists]
-    yield
-    for one, content in zip(lists, before, strict=True):
-        one.clear()
-        one.update(content)
+    with added_methods_forgotten():
+        yield
 
 
 @pytest.mark.parametrize("method", RUNS)
