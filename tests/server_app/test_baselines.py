@@ -9,12 +9,11 @@ from in_process import FinishedRun, TamperingGrid, losses, small
 
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
-from client_app.models import build
 from client_app.runtime import simulation_runtime
 from client_app.state import State, digest
 from client_app.training import train_round
 from server_app.checkpoint import Checkpoint
-from server_app.settings import defaults, parse
+from server_app.settings import defaults, parse, settings_of_run_config
 from strategies.core.server_optimizer import ServerOptimizer
 
 Train = Callable[..., FinishedRun]
@@ -26,7 +25,8 @@ def test_a_method_sets_what_its_name_stands_for_below_what_is_stated() -> None:
 
     assert momentum(method="fedavg") == 0.0 and momentum(method="fedavgm") == 0.9
     assert momentum(method="fedavgm", server_momentum=0.97) == 0.97
-    assert momentum(**{**defaults(), "method": "fedavgm"}) == 0.9, "as flwr states every key"
+    by_flwr = settings_of_run_config({**defaults(), "method": "fedavgm"})
+    assert momentum(**by_flwr) == 0.9, "flwr states every key"
     form = parse({"method": "fedavgm", "server-momentum-form": "damped"})
     assert form.general.optimizer == ServerOptimizer(1.0, 0.9, "damped")
     assert parse({"method": "fedavgm"}).run_id != parse({"method": "fedavg"}).run_id
@@ -54,15 +54,7 @@ def test_server_control_is_the_mean_of_the_clients(train: Train) -> None:
     assert max(tensor.abs().max().item() for tensor in control.values()) > 1e-3
 
 
-# ---- SiloBN and SingleSet --------------------------------------------------------------------------------------------
-
-
-def test_silobn_sends_the_parameters_alone() -> None:
-    model = build("digit-model", (3, 28, 28), 10, 0)
-    variant = parse({"method": "silobn", "model": "mlp-bn"}).variants[0]
-    sent = model.state_dict().keys() - variant.private_names(model)
-    assert (len(model.state_dict()), len(sent)) == (37, 22)
-    assert sent == {name for name, _ in model.named_parameters()}
+# ---- SingleSet -------------------------------------------------------------------------------------------------------
 
 
 def test_singleset_is_separate_trainings_to_the_bit(train: Train, tmp_path: Path) -> None:
