@@ -63,9 +63,7 @@ def test_a_head_shares_its_training(method: str, training: str) -> None:
     assert race_replay.training(method) == training
 
 
-def test_a_step_at_the_papers_scale_is_of_the_table_and_keeps_finished_runs_alone(
-    tmp_path: Path,
-) -> None:
+def test_every_step_at_the_papers_scale_is_of_the_table(tmp_path: Path) -> None:
     for step in paper_scale.STEPS.values():
         overrides = {**paper_scale.OF_GPU, "rounds": step.rounds}
         assert paper_scale.records(step, overrides, tmp_path, tmp_path) == []

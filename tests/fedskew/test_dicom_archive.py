@@ -117,7 +117,8 @@ def test_files_without_a_row_and_rows_without_a_file(tmp_path, fedskew):
 )
 def test_labels_that_cannot_be_used(tmp_path, labels, error):
     folder = archive(tmp_path)
-    file = tmp_path / "labels.csv"
+    file = table(tmp_path / "labels.csv")
+    load(settings_of(folder, labels=str(file)))
     file.write_text(labels)
     with pytest.raises(error):
         load(settings_of(folder, labels=str(file) if "\n" in labels else labels))

@@ -85,9 +85,12 @@ def test_no_run_is_one_sentence_with_the_command(tmp_path, fedskew):
 
 def test_two_forms_at_once_and_a_page_of_statements_are_refused(tmp_path, fedskew):
     page = tmp_path / "page.html"
-    for words in (("--latex", "--csv"), ("papers", "--html", page)):
+    for words, says in (
+        (("--latex", "--csv"), "must be one of them"),
+        (("papers", "--html", page), "is for experiments: papers is about statements"),
+    ):
         status, out, err = fedskew("report", *words)
-        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert (status, out, err.count("\n")) == (2, "", 1) and says in err
     assert not page.exists()
 
 
