@@ -1,7 +1,7 @@
 """Flower apps for the tests of fedskew.flower: models, data, and the rounds of a strategy."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -112,8 +112,3 @@ def train(
 def weights(result: Result) -> dict[str, Tensor]:
     """Return the model of a result."""
     return dict(result.arrays.to_torch_state_dict())
-
-
-def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
-    """Return whether two states are equal to the bit, names and all."""
-    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from data.agreement import mask_key_text
+from fedskew.federation.certificates import write_authority, write_server
 
 NAMES = ("north", "east", "south")
 CLASSES = ["healthy", "ill", "other"]
@@ -29,6 +30,8 @@ AGREED = {
     "std": [0.5],
 }
 """What `fedskew.federation.folder.begin` writes of the data."""
+Pair = tuple[Path, Path]
+"""The files of a certificate and its key."""
 
 
 @cache
@@ -62,6 +65,16 @@ def write_mask_key(path: Path, name: str) -> None:
     form = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     path.touch(0o600)
     path.write_bytes(mask_key(name).private_bytes(*form))
+
+
+def certified(folder: Path, *hosts: str) -> tuple[Pair, Pair]:
+    """Write an authority and a server's certificate of it in a new folder, and return the files of both."""
+    folder.mkdir()
+    authority = folder / "ca.crt", folder / "ca.key"
+    server = folder / "server.crt", folder / "server.key"
+    write_authority("four hospitals", *authority)
+    write_server(hosts, authority, *server)
+    return authority, server
 
 
 def agreed(**changes: Any) -> dict[str, Any]:

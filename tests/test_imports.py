@@ -12,6 +12,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from only_core import plain
 
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = ("data", "client_app", "site_agent", "strategies", "server_app", "fedskew")
@@ -95,11 +96,6 @@ def test_what_is_imported_is_declared() -> None:
         if not {plain(home) for home in homes.get(name, [name, f"{name}-skinny"])} & declared
     }
     assert missing == set()
-
-
-def plain(distribution: str) -> str:
-    """Return a distribution's name as the package index compares it."""
-    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def test_what_only_stands_between_or_looks_loads_no_torch() -> None:

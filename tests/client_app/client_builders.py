@@ -175,8 +175,8 @@ def batches_of(size: int) -> AbstractContextManager[object]:
     return mock.patch.dict(INFERENCE_BATCH, {"cpu": size})
 
 
-def same(left: State, right: State) -> bool:
-    """Return whether two states are equal to the bit."""
+def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
+    """Return whether two states are equal to the bit, names and all."""
     return left.keys() == right.keys() and all(
         torch.equal(left[name], right[name]) for name in left
     )

@@ -13,14 +13,11 @@ from typing import Any
 import pytest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 
-from fedskew.federation.certificates import write_authority, write_server
 from site_agent.check import Row, online
 from site_agent.config import Link
 from site_agent.keys import make_key
 from tests.site_agent.conftest import FedSkewSite
-from tests.site_files import site_entries, site_folders, write
-
-Pair = tuple[Path, Path]
+from tests.site_files import Pair, certified, site_entries, site_folders, write
 
 
 @pytest.fixture(autouse=True)
@@ -97,17 +94,6 @@ def listen() -> Iterator[Listen]:
         gateway.server_close()
 
 
-def certified(folder: Path, *hosts: str) -> tuple[Path, Pair]:
-    """Make an authority and a server's certificate; return ca.crt, and the server's two files."""
-    folder.mkdir()
-    authority, server = (
-        (folder / f"{name}.crt", folder / f"{name}.key") for name in ("ca", "server")
-    )
-    write_authority("four hospitals", *authority)
-    write_server(hosts, authority, *server)
-    return authority[0], server
-
-
 def looked(address: str, ca: Path, folder: Path) -> dict[str, Row]:
     """Return what the site says of a gateway, by subject."""
     if not (folder / "node.key").exists():
@@ -122,7 +108,7 @@ def test_check_verifies_as_the_supernode_does_and_no_more_strictly(
     tmp_path: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A federation of an older FedSkew has certificates that Python 3.13 refuses by default."""
-    (authority, server), (other, _) = (
+    ((authority, _), server), ((other, _), _) = (
         certified(tmp_path / name, "127.0.0.1") for name in ("one", "two")
     )
 
@@ -136,7 +122,7 @@ def test_check_verifies_as_the_supernode_does_and_no_more_strictly(
 
 
 def test_a_way_that_is_open_holds(tmp_path: Path, listen: Listen) -> None:
-    ca, server = certified(tmp_path / "here")
+    (ca, _), server = certified(tmp_path / "here")
     rows = looked(listen(server).address, ca, tmp_path)
     assert list(rows) == ["proxy", "tls", "clock", "key known"]
     assert all(row.holds for row in rows.values()), rows
@@ -149,7 +135,7 @@ def test_a_clock_that_is_off_comes_before_the_key(
     tmp_path: Path, listen: Listen, ahead: float, holds: bool
 ) -> None:
     """The coordinator refuses every signature by such a clock: to send it the key again would not help."""
-    ca, server = certified(tmp_path / "here")
+    (ca, _), server = certified(tmp_path / "here")
     gateway = listen(server)
     gateway.ahead, gateway.status = ahead, 403
     rows = looked(gateway.address, ca, tmp_path)
@@ -171,10 +157,10 @@ def test_a_clock_that_is_off_comes_before_the_key(
 def test_what_is_wrong_with_the_way_is_said(
     tmp_path: Path, listen: Listen, fault: str, said: str
 ) -> None:
-    ca, server = certified(tmp_path / "here")
+    (ca, _), server = certified(tmp_path / "here")
     address = listen(None if fault == "plain HTTP" else server).address
     if fault == "another authority":
-        ca, _ = certified(tmp_path / "there")
+        (ca, _), _ = certified(tmp_path / "there")
     with socket.socket() as held:  # bound, and not listening
         held.bind(("127.0.0.1", 0))
         if fault == "nobody listens":
@@ -188,7 +174,7 @@ def test_a_key_that_is_refused_is_said_by_check_and_one_that_was_revoked_by_stat
     tmp_path: Path, listen: Listen, fedskew_site: FedSkewSite, status: int, known: str
 ) -> None:
     """The gateway knows no revoked key, and answers 403; a SuperLink that is asked of no node answers 401."""
-    ca, server = certified(tmp_path / "here")
+    (ca, _), server = certified(tmp_path / "here")
     gateway = listen(server)
     gateway.status = status
     row = looked(gateway.address, ca, tmp_path)["key known"]

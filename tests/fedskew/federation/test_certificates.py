@@ -8,27 +8,11 @@ import pytest
 
 from data import DataError
 from fedskew.federation import certificates
-from fedskew.federation.certificates import (
-    check_server,
-    read_certificate,
-    write_authority,
-    write_server,
-)
+from fedskew.federation.certificates import check_server, read_certificate, write_server
 from fedskew.federation.folder import begin
-from tests.site_files import AGREED
+from tests.site_files import AGREED, Pair, certified
 
 HOSTS = ["gateway.example.org", "10.0.0.7"]
-Pair = tuple[Path, Path]
-
-
-def certified(folder: Path) -> tuple[Pair, Pair]:
-    """Write an authority and a server's certificate of it, and return the files of both."""
-    folder.mkdir()
-    authority = folder / "ca.crt", folder / "ca.key"
-    server = folder / "server.crt", folder / "server.key"
-    write_authority("four hospitals", *authority)
-    write_server(HOSTS, authority, *server)
-    return authority, server
 
 
 def handshake(server: Pair, authority: Path, host: str) -> None:
@@ -51,7 +35,7 @@ def handshake(server: Pair, authority: Path, host: str) -> None:
 
 
 def test_the_servers_certificate_holds_for_its_hosts_and_keys_are_private(tmp_path: Path) -> None:
-    authority, server = certified(tmp_path / "one")
+    authority, server = certified(tmp_path / "one", *HOSTS)
     for host in (*HOSTS, "localhost", "127.0.0.1"):
         handshake(server, authority[0], host)
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -70,7 +54,9 @@ def test_a_key_is_written_to_no_file_that_another_user_has_put_in_its_place(
 
 
 def test_another_authority_a_missing_name_and_the_wrong_key_are_refused(tmp_path: Path) -> None:
-    (authority, server), (other, _) = certified(tmp_path / "one"), certified(tmp_path / "two")
+    (authority, server), (other, _) = (
+        certified(tmp_path / name, *HOSTS) for name in ("one", "two")
+    )
     check_server(server[0], authority[0], HOSTS)
     for certificate, trusted, host in (
         (server[0], other[0], HOSTS[0]),
@@ -87,7 +73,7 @@ def test_another_authority_a_missing_name_and_the_wrong_key_are_refused(tmp_path
 def test_a_certificate_out_of_its_dates_is_refused(
     tmp_path: Path, days: int, is_valid: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    authority, server = certified(tmp_path / "one")
+    authority, server = certified(tmp_path / "one", *HOSTS)
 
     class Later(datetime):
         @classmethod

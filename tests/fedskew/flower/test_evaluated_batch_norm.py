@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fake_grid import FakeGrid
-from flower_grid import client_app, client_data, initial, same
+from flower_grid import client_app, client_data, initial
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
@@ -16,6 +16,7 @@ from torch import Tensor
 
 import fedskew.flower as flower
 from data import SettingError
+from tests.client_app.client_builders import same
 
 WARNING = "the clients keep batch norm"
 OFF = {"fraction_evaluate": 0.0}

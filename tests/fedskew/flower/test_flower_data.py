@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from fake_grid import FakeGrid
-from flower_grid import same
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
@@ -28,6 +27,7 @@ from torch.utils.data import (
 
 import fedskew.flower as flower
 from fedskew.flower.samples import samples_of
+from tests.client_app.client_builders import same
 
 SIZE, FEATURES, CLASSES = 60, 5, 3
 INPUTS = torch.rand(SIZE, FEATURES, generator=torch.Generator().manual_seed(0))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fake_grid import FakeGrid
-from flower_grid import Net, PlainNet, client_app, client_data, initial, same, train, weights
+from flower_grid import Net, PlainNet, client_app, client_data, initial, train, weights
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
@@ -29,6 +29,7 @@ from client_app.variants.proximal import Proximal
 from data import SettingError
 from fedskew.flower.model import as_classifier
 from fedskew.flower.variants import WITHOUT_STRATEGY, variants_of
+from tests.client_app.client_builders import same
 
 OFF = {"fraction_evaluate": 0.0}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

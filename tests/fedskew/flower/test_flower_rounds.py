@@ -12,7 +12,6 @@ from flower_grid import (
     client_app,
     client_data,
     initial,
-    same,
     train,
     weights,
 )
@@ -29,6 +28,7 @@ from fedskew.flower.records import state_like
 from server_app.checkpoint import Checkpoint
 from server_app.methods import METHODS
 from strategies.core.server import ServerMethod
+from tests.client_app.client_builders import same
 
 OFF = {"fraction_evaluate": 0.0}
 SMALL_CREFF = {"features_per_class": 5, "feature_steps": 3, "head_steps": 4}
