@@ -30,8 +30,7 @@ OTHER_IDENTITIES: Mapping[str, tuple[dict[str, Any], list[tuple[int, ...]]]] = {
 
 OTHERS: Mapping[str, Any] = {
     "min_class_samples": 4, "repeats": 3, "classes_per_round": 1, "bits": 10,
-    "head_epochs": 2, "covariance": "diagonal",
-    "measure": "l2", "target": "uniform",
+    "head_epochs": 2, "covariance": "diagonal", "target": "uniform",
 }  # fmt: skip
 """Values other than the default's by field; whole numbers that are not here grow by one, others are halved."""
 BESIDE: Mapping[str, dict[str, Any]] = {
