@@ -7,13 +7,9 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-import venv
 from pathlib import Path
 
 import pytest
-import torch
-from built_wheel import built_wheel
 from flower_command import flwr_run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,14 +57,14 @@ def patched(patch: Path | None, folder: Path) -> Path:
     return folder
 
 
-def train_every_patch(python: Path, installed: Path | None, folder: Path) -> None:
-    """Train the app as it is, and with each patch, with a Python that finds FedSkew in `installed` or by itself."""
+def train_every_patch(python: Path, folder: Path) -> None:
+    """Train the app as it is, and with each patch, with a Python in which FedSkew is installed."""
     assert {"fedshift", "creff", "fedbn", "iwds", "scaffold"} <= {patch.stem for patch in PATCHES}
     apps = [patched(None, folder / "fedavg")]
     apps += [patched(patch, folder / patch.stem) for patch in PATCHES]
     (folder / "runner.py").write_text(RUNNER)
     shutil.copy(ROOT / "tests" / "fake_grid.py", folder)
-    environment = {**os.environ, "PYTHONPATH": str(installed or ""), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
     command = [str(python), "-W", "ignore", "runner.py", *map(str, apps)]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
@@ -78,24 +74,16 @@ def train_every_patch(python: Path, installed: Path | None, folder: Path) -> Non
 
 
 @pytest.mark.slow
-def test_every_patch_trains_in_a_fresh_environment_with_the_wheel(tmp_path: Path) -> None:
+def test_every_patch_trains_in_a_fresh_environment_with_the_wheel(
+    fresh_environment: Path, tmp_path: Path
+) -> None:
     """Its dependencies are those of this environment; FedSkew is the built wheel and no clone."""
-    pytest.importorskip("hatchling")
-    wheel = built_wheel(tmp_path)
-    home = tmp_path / "environment"
-    venv.create(home, symlinks=True)
-    (packages,) = home.glob("lib/python*/site-packages")
-    # Python follows no .pth file of a folder that is named by one, so the clone's is without effect.
-    (packages / "dependencies.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
-    words = ["install", "--quiet", "--no-deps", "--no-index", "--target", str(packages), str(wheel)]
-    subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=900)
-    python = home / "bin" / "python"
     where = "import fedskew; print(fedskew.__file__)"
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [str(python), "-c", where]
+    command = [str(fresh_environment), "-c", where]
     found = subprocess.check_output(command, cwd=tmp_path, env=alone, text=True)
-    assert found.startswith(str(packages))
-    train_every_patch(python, None, tmp_path)
+    assert found.startswith(str(fresh_environment.parents[1]))
+    train_every_patch(fresh_environment, tmp_path)
 
 
 @pytest.mark.slow
