@@ -264,6 +264,7 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
         if policy is not None:
             policy.check_training()
             sent = [shared, *(broadcast[name] for name in sorted(broadcast))]
+            sent.append(request.states.get(STANDARDIZATION, {}))
             policy.count_question(runtime.run_folder, round, sent)
         if number in reports:
             report, seconds = reports.pop(number)
@@ -336,21 +337,21 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
     deployed = request.named("deployed")
     names = str(request.task.get("models", ",".join(deployed))).split(",")
     start = str(request.task.get("start", ""))
+    round = int(str(request.task["round"]))
 
     def handle(runtime: ClientRuntime, number: int, expected: ExpectedState) -> ClientReply:
         runtime.index_of(number)  # raises for a client that does not exist
         policy = runtime.policy
         if policy is not None:
             policy.check_scores()
-            round = int(str(request.task["round"]))
-            policy.count_evaluation(runtime.run_folder, round, deployed)
+            standardization = request.states.get(STANDARDIZATION, {})
+            policy.count_evaluation(runtime.run_folder, round, deployed, standardization)
         memory = expected.load_memory(runtime.memory_folder(number))
         states = {name: runtime.model_state(shared, memory) for name, shared in deployed.items()}
         if start:
             for name in variants_with_models(runtime.run_spec.variants):
                 states[name] = model_of_variant(name, states[start], memory)
         if FINE_TUNED in names:
-            round = int(str(request.task["round"]))
             client = runtime.client(number, round, deployed[start], {}, memory)
             runtime.load(client)
             run = runtime.run_spec

@@ -103,8 +103,10 @@ class SitePolicy(Protocol):
     def count_question(self, folder: Path, round: int, states: "Sequence[State]") -> None:
         """Count a request to train on these states. `folder` is the run's, where the count is kept."""
 
-    def count_evaluation(self, folder: Path, round: int, models: "Mapping[str, State]") -> None:
-        """Count a request to evaluate these models, as `count_question` does."""
+    def count_evaluation(
+        self, folder: Path, round: int, models: "Mapping[str, State]", standardization: "State"
+    ) -> None:
+        """Count a request to evaluate these models on inputs of this mean and std, as `count_question` does."""
 
 
 class SiteSums(Protocol):

@@ -317,7 +317,7 @@ def _domains_and_subjects(raws: list[Raw], key: str, has_domains: bool) -> Array
         as_one = [split.where for split in splits if split.tested_as_one]
         by_sample = [split.where for split in splits if not split.tested_as_one]
         if as_one and by_sample:
-            rule = f"test_subjects: is missing, and is in {as_one[0]}: all files name them, or none does"
+            rule = f"test_subjects: is missing, and is in {as_one[0]}: name them in all files, or in none"
             raise DataError(rule, where=by_sample[0])
         if key == "test" and as_one:
             arrays["test_groups"] = arrays["test_subjects"]  # a part of the content's hash

@@ -145,7 +145,7 @@ def values_in_force(config: Mapping[str, Any]) -> tuple[dict[str, Scalar], Compo
         if key in values and key not in by_user and values[key] != meant:
             method = "+".join(parts.names)
             rule = f"is the default, which counts as not set, and method {method} means {meant!r}"
-            raise SettingError(key, values[key], rule)
+            raise SettingError(key, values[key], rule, remedy="leave it out")
     return {**values, **parts.defaults, **parts.fixed, **by_user}, parts
 
 

@@ -63,7 +63,9 @@ def summary(site: Site, app: str) -> str:
         lines.append(
             "sums        masked: class counts and feature statistics leave in the sum of all sites alone"
         )
-        if CLASS_STATISTICS in site.policy.allow:
+        methods = site.policy.methods
+        may_run = methods is None or CLASS_STATISTICS in methods
+        if may_run and CLASS_STATISTICS in site.policy.allow:
             lines.append(
                 "unmasked    ccvr: this site's own counts, means and covariances by class leave without masks"
             )

@@ -160,11 +160,14 @@ class Policy:
             raise RunNotAllowed("max-rounds", reason)
         add_request(file, request)
 
-    def count_evaluation(self, folder: Path, round: int, models: Mapping[str, State]) -> None:
+    def count_evaluation(
+        self, folder: Path, round: int, models: Mapping[str, State], standardization: State
+    ) -> None:
         """Count a request to evaluate `models` in the run's folder, and check the number of models and of requests.
 
-        The losses of a crafted model reveal a sum over the test samples of each class. Without these limits a
-        coordinator could ask for as many sums as the samples have pixels. A repeated request counts once.
+        The losses of a crafted model reveal a sum over the test samples of each class, and so do those of one model on
+        columns of several means. Without these limits a coordinator could ask for as many sums as the samples have
+        pixels. A repeated request counts once.
 
         Raises:
             NotAllowed: too many models, a round that the run does not have, or too many different requests.
@@ -176,14 +179,16 @@ class Policy:
             raise NotAllowed("scores", f"round {round} is none of the run's {self.rounds}")
         file = folder / EVALUATIONS
         names = sorted(models)
-        request = digest([models[name] for name in names], str(round), *names)
+        sent = [*(models[name] for name in names), standardization]
+        request = digest(sent, str(round), *names)
         answered = complete_lines(file)
         if request.encode() in answered:
             return
         most = self.rounds + 1 + SPARE_EVALUATIONS  # a run without rounds evaluates round 0
         if len(answered) >= most:
             reason = f"{most} sets of models are evaluated, and the run has {self.rounds} rounds"
-            raise NotAllowed("scores", reason)
+            remedy = f"`fedskew-site delete-run {folder.name}` lets a run begin anew"
+            raise NotAllowed("scores", f"{reason}; {remedy}")
         add_request(file, request)
 
 

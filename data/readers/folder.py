@@ -2,6 +2,7 @@
 
 import shlex
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -190,7 +191,7 @@ def remedy_for(path: Path) -> Remedy:
 
 
 def refuse_sites(path: Path, class_names: Sequence[str]) -> None:
-    """Raise DataError where the folders are sites and not classes: they hold the same folders, or train and test.
+    """Raise DataError where the folders are sites and not classes: they share folders' names, or hold train and test.
 
     A site may lack some of the others' classes. Folders that `class_names` state are classes, whatever they hold.
     """
@@ -198,7 +199,8 @@ def refuse_sites(path: Path, class_names: Sequence[str]) -> None:
     inner = [[child.name for child in visible(folder) if child.is_dir()] for folder in folders]
     most = max(inner, key=len)
     have_files = any(entry.is_file() for folder in folders for entry in visible(folder))
-    are_alike = len(most) > 1 and all(names and {*names} <= {*most} for names in inner)
+    times = Counter(name for names in inner for name in names)
+    are_alike = len(most) > 1 and all(any(times[name] > 1 for name in names) for names in inner)
     are_sites = are_alike and not have_files and not class_names
     are_split = all("train" in {SPLITS.get(name.lower()) for name in names} for names in inner)
     if not are_sites and not are_split:

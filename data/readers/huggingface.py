@@ -143,7 +143,8 @@ def scan(folder: Path, settings: DataSettings) -> Manifest:
     roles, type_of_labels = columns_of(folder, parts, settings)
     features = {name: None for part in parts.values() for name in part.features}
     others = [name for name in features if name not in roles.values()]
-    notes = notes_of_unused(others, roles, settings)
+    taken = {*roles, "split"} if len(parts) > 1 else {*roles}
+    notes = notes_of_unused(others, taken, settings)
     column = roles.pop("path")
     names = {role: f"column {name}" for role, name in roles.items()}
     with quietly(folder):

@@ -143,13 +143,21 @@ def role_like(name: str) -> str:
     return next((role for role, names in LIKE_ROLES.items() if plain in names), "")
 
 
-def likely_roles(columns: Sequence[str], roles: Collection[str]) -> dict[str, str]:
+def likely_roles(
+    columns: Sequence[str], roles: Collection[str], settings: DataSettings
+) -> dict[str, str]:
     """Return, by role, the columns whose names look like sites, patients or who tests, of the roles that are free."""
     likely: dict[str, str] = {}
     for name in columns:
         role = role_like(name)
-        if role not in ("", LABEL, "path", *roles):
+        # `columns` may state that there is none of a role.
+        if role not in ("", LABEL, "path", *roles, *settings.column_names):
             likely.setdefault(role, name)
+    # One column says who tests.
+    if "split" in (*roles, *likely):
+        likely.pop("fold", None)
+    elif "fold" in roles:
+        likely.pop("split", None)
     return likely
 
 
@@ -279,7 +287,7 @@ def notes_of_unused(
     unused = [name for name in columns if name not in settings.ignored_columns]
     if not unused:
         return []
-    likely = likely_roles(unused, roles)
+    likely = likely_roles(unused, roles, settings)
     meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
     cure = (f"; if {meanings}: ", cure_of(settings, likely)) if likely else ()
     return [(f"columns that are not used: {', '.join(unused)}", *cure)]
@@ -317,7 +325,7 @@ def roles_of(where: str, header: Sequence[str], settings: DataSettings) -> dict[
         unknown = replace(cure_of(settings, {LABEL: "NAME"}), is_example=True)
         remedy: Remedy = ("say which it is: ", unknown)
         if alike:
-            meanings = {LABEL: alike[0], **likely_roles(others, roles)}
+            meanings = {LABEL: alike[0], **likely_roles(others, roles, settings)}
             is_role = [f"{name} is the {role}" for role, name in meanings.items()]
             supposed = " and ".join(is_role) if len(is_role) > 1 else "that is it"
             remedy = (f"if {supposed}: ", cure_of(settings, meanings))

@@ -105,7 +105,7 @@ def questions(path: Path, manifest: Manifest, settings: DataSettings) -> list[Re
     if isinstance(inputs, ImageFiles):
         return notes_of_unused(others, roles, settings)
     notes: list[Remedy] = [*notes_of_gaps(np.isnan(inputs).sum(axis=0), others)]
-    likely = likely_roles(others, roles)
+    likely = likely_roles(others, roles, settings)
     ids = [
         column.name
         for column in columns_of(path, settings)
@@ -186,7 +186,7 @@ def _remedy_for(
     if roles is None or number_in(cell, ".") is not None or number_in(cell, ",") is not None:
         return ""
     role = role_like(column)
-    if role and role not in roles:
+    if role == "path" or role in likely_roles([column], roles, settings):
         return f"if it is the {role}: ", cure_of(settings, {role: column})
     texts = [name for name in inputs if summary_of(table, name, INPUT).is_text]
     if column not in texts or len(texts) == len(inputs):

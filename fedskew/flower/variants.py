@@ -20,6 +20,7 @@ from client_app.variants.proximal import Proximal
 from data import SettingError
 from server_app.composition import ComposedMethod, compose
 from server_app.methods import METHODS
+from server_app.plugins import find
 
 CLASS_COUNTS = class_prior.QUESTION
 """The question for class counts, and the entry of the train config with their sum."""
@@ -76,6 +77,9 @@ def resolved(
     half no strategy here has.
     """
     chosen = [chosen] if isinstance(chosen, str | Variant) else list(chosen)
+    for one in chosen:
+        if isinstance(one, str):
+            find(one)  # an object beside the name may be a part of it
     given = {one.name: one for one in chosen if isinstance(one, Variant)}
     words = [one if isinstance(one, str) else known_name(one) for one in chosen]
     singles = [name for name in words if name in VARIANTS and name not in METHODS]

@@ -44,7 +44,8 @@ def single_runs(results: Path) -> tuple[list[ExperimentResults], list[str]]:
         data = run.settings.data
         place = (run.agreement.get("sha256") or data.dataset, data.classes)
         by_data.setdefault(place, []).append(run)
-    tables = [table(group) for group in by_data.values()]
+    # By data, so that a number in a name does not move with the next run.
+    tables = [table(group) for _, group in sorted(by_data.items())]
     return named_apart([one for one in tables if one.has_ended]), left_out
 
 

@@ -102,7 +102,7 @@ def test_folders_of_sites_are_no_classes(tmp_path, inside):
     assert option.value == f"domains:folder:{tmp_path}/north,folder:{tmp_path}/south"
 
 
-@pytest.mark.parametrize("names", [("ab", "ab"), ("ab", "a"), ("b", "abc")])
+@pytest.mark.parametrize("names", [("ab", "ab"), ("ab", "a"), ("b", "abc"), ("ab", "bc")])
 def test_folders_of_sites_that_lack_classes_are_no_classes(tmp_path, names):
     """Unless the user says that they are: knees may lie in folders left and right."""
     for outer, inner in zip(("ill", "well"), names, strict=True):

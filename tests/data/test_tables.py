@@ -248,6 +248,14 @@ def test_columns_that_may_say_who_tests_are_asked_about(tmp_path):
     settings = table(tmp_path, f"{HEAD},Fold", *(f"{row},{k % 5}" for k, row in enumerate(ROWS)))
     notes = guess_settings(settings.dataset, settings).notes
     assert any(options_of(note) == [SetOption("columns", "fold=Fold")] for note in notes)
+    # Not where one is known already, or `columns` says that there is none.
+    both = [f"{row},{('train', 'test')[k % 2]},{k % 5}" for k, row in enumerate(ROWS)]
+    settings = table(tmp_path, f"{HEAD},split,Fold", *both)
+    notes = guess_settings(settings.dataset, settings).notes
+    assert not [note for note in notes if options_of(note) == [SetOption("columns", "fold=Fold")]]
+    settings = table(tmp_path, f"{HEAD},split", *rows, columns="split=")
+    (option,) = options_of(refused(settings, "column split: 'train'").remedy)
+    assert option.value == "split=,ignore=split"
 
 
 def test_a_site_whose_rows_cannot_be_divided_is_named(tmp_path):

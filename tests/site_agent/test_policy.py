@@ -19,7 +19,13 @@ from data import DataError
 from data.agreement import read_agreement
 from server_app.settings import parse
 from site_agent.config import Limits, Site
-from site_agent.policy import Policy, check_names, check_run, samples_in_update
+from site_agent.policy import (
+    SPARE_EVALUATIONS,
+    Policy,
+    check_names,
+    check_run,
+    samples_in_update,
+)
 from site_agent.run_approval import (
     approve,
     approved,
@@ -378,3 +384,16 @@ def test_settings_are_shown_a_line_each() -> None:
     for wrong in ("{", "[" * 100_000):
         with pytest.raises(DataError):
             shown(wrong)
+
+
+def test_a_model_on_inputs_of_another_mean_is_another_question(tmp_path: Path) -> None:
+    """Every mean that a coordinator sends for a table's columns makes the same model read another one."""
+    site = site_of(tmp_path)
+    rules = Policy(site.policy, (), torch.zeros(1), 1, rounds=1)
+    models = {"average": {"weight": torch.ones(2)}}
+    most = rules.rounds + 1 + SPARE_EVALUATIONS
+    for number in (*range(most), 0, 1):
+        rules.count_evaluation(tmp_path, 1, models, {"mean": torch.tensor([float(number)])})
+    with pytest.raises(NotAllowed) as refused:
+        rules.count_evaluation(tmp_path, 1, models, {"mean": torch.tensor([0.5])})
+    assert "fedskew-site delete-run" in str(refused.value)
