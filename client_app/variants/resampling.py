@@ -31,9 +31,9 @@ class Resampling(Variant):
     def validate(self) -> None:
         has_effect = self.decay < 1 or self.is_default("beta_end")
         self.require(has_effect, "beta_end", "has no effect with decay = 1")
-        has_effect = self.beta_start != self.beta_end or self.is_default("decay")
-        rule = "has no effect with beta-start = beta-end"
-        self.require(has_effect or self.decay == 1, "decay", rule)
+        is_usual = self.decay == 1 or self.is_default("decay")
+        has_effect = is_usual or self.beta_start != self.beta_end
+        self.require(has_effect, "decay", "has no effect with beta-start = beta-end")
 
     def beta(self, round: int) -> float:
         """Return beta_t of `round` (1-based)."""

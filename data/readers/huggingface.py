@@ -100,8 +100,10 @@ def cells_of(part: Any, name: str) -> list[str]:
     return ["" if value is None else str(value).strip() for value in part[name]]
 
 
-def columns_of(folder: Path, parts: Parts, settings: DataSettings) -> tuple[dict[str, str], Any]:
-    """Return the columns' names by role, that of the images as `path`, and the type of the labels.
+def columns_of(
+    folder: Path, parts: Parts, settings: DataSettings
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the columns' names by role, that of the images as `path`, and the type of every column by its name.
 
     Raises:
         DataError: a column that is not there, none or several of images, or one of several values a row.
@@ -128,7 +130,7 @@ def columns_of(folder: Path, parts: Parts, settings: DataSettings) -> tuple[dict
         if role != "path" and not is_single:  # such as an image, of which each would be a class
             rule = f"column {name}: is of type {feature}: must be one text or number per row"
             raise DataError(rule, where=folder)
-    return roles, features[roles[LABEL]]
+    return roles, features
 
 
 def scan(folder: Path, settings: DataSettings) -> Manifest:
@@ -140,8 +142,7 @@ def scan(folder: Path, settings: DataSettings) -> Manifest:
         DataError: columns or splits that cannot be used, or a missing value, unless `missing` is drop.
     """
     parts = parts_of(folder)
-    roles, type_of_labels = columns_of(folder, parts, settings)
-    features = {name: None for part in parts.values() for name in part.features}
+    roles, features = columns_of(folder, parts, settings)
     others = [name for name in features if name not in roles.values()]
     taken = {*roles, "split"} if len(parts) > 1 else {*roles}
     notes = notes_of_unused(others, taken, settings)
@@ -157,7 +158,7 @@ def scan(folder: Path, settings: DataSettings) -> Manifest:
         ]
     cells = {role: [text for texts in by_split for text in texts[role]] for role in roles}
     # The names of a ClassLabel are classes whatever they are called.
-    class_names = [name.strip() for name in getattr(type_of_labels, "names", None) or ()]
+    class_names = [name.strip() for name in getattr(features[roles[LABEL]], "names", None) or ()]
     known = {*class_names, *names_of_classes(settings)}
     # Beside other labels -1 is a class. Alone it stands for none, as in test data of a competition.
     is_class = any("-1" in texts[LABEL] and len({*texts[LABEL]}) > 1 for texts in by_split)

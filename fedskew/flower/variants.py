@@ -78,8 +78,9 @@ def resolved(
     """
     chosen = [chosen] if isinstance(chosen, str | Variant) else list(chosen)
     for one in chosen:
-        if isinstance(one, str):
-            find(one)  # an object beside the name may be a part of it
+        # An object beside the name of a method of the user's own may be a part of it.
+        if isinstance(one, str) and one not in VARIANTS:
+            find(one)
     given = {one.name: one for one in chosen if isinstance(one, Variant)}
     words = [one if isinstance(one, str) else known_name(one) for one in chosen]
     singles = [name for name in words if name in VARIANTS and name not in METHODS]

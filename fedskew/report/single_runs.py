@@ -94,7 +94,7 @@ def table(runs: Sequence[Run]) -> ExperimentResults:
     differing = differing_settings(runs)
     # Runs with one model first: they are a method's own, while others deploy it beside theirs. What did not finish has
     # no number that could stand in their place.
-    for run in sorted(runs, key=models_deployed):
+    for run in sorted(runs, key=order_in_table):
         flat = run.settings.flat()
         of_column = [f"{key} {flat[key]}" for key in differing if key in OF_COLUMNS]
         changed = ""
@@ -119,7 +119,7 @@ def table(runs: Sequence[Run]) -> ExperimentResults:
     )
 
 
-def models_deployed(run: Run) -> tuple[bool, int]:
+def order_in_table(run: Run) -> tuple[bool, int]:
     """Return the key by which a table takes runs: unfinished ones last, then by how many models they deploy."""
     return not run.finished, len((run.summary or {}).get("models", ()))
 
